@@ -1,0 +1,324 @@
+"""Engine: the step loop over scheduler, runner, sampler and text."""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from engine.blocks import BlockPool
+from engine.chat import ChatRenderer
+from engine.config import EngineConfig
+from engine.errors import DeviceError, EngineError, RequestError
+from engine.graphs import GraphPool
+from engine.records import (
+    BlockOwner,
+    BlockSnapshot,
+    EngineStatus,
+    Message,
+    Progress,
+    StepMode,
+    StepRecord,
+    StepRow,
+    StepTimes,
+)
+from engine.request import Completion, FinishReason, Request, SamplingParams, completion_of
+from engine.runner import StepOutput
+from engine.scheduler import Scheduler, StepPlan, stop_reason
+from engine.setup import build
+from engine.text import Detokenizer
+
+Prompt = str | Sequence[int] | Sequence[Mapping[str, str]] | Sequence[Message]
+
+
+class Engine:
+    """A batching inference engine; every call is made from one thread.
+
+    Args:
+        config: validated settings.
+        progress: told about each stage while the model loads.
+
+    Raises:
+        ConfigError: a setting that this machine cannot honour.
+        ModelError: the model cannot be found, read or run.
+        OutOfMemory: weights or cache do not fit.
+    """
+
+    def __init__(self, config: EngineConfig, progress: Callable[[Progress], None] | None = None) -> None:
+        parts = build(config, progress or (lambda event: None))
+        self.config = config
+        self.tokenizer = parts.tokenizer
+        self.pool: BlockPool = parts.pool
+        self.scheduler: Scheduler = parts.scheduler
+        self.runner = parts.runner
+        self.graphs: GraphPool = parts.graphs
+        self._renderer = ChatRenderer(parts.tokenizer)
+        self._status = parts.status
+        self._eos = parts.eos_token_ids
+        self._texts: dict[int, Detokenizer] = {}
+        self._live: dict[int, Request] = {}
+        self._next_id = 0
+        self._steps = 0
+        self._failed = ""
+
+    # --- requests ----------------------------------------------------------------------------------
+
+    def submit(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        session: str | None = None,
+        priority: int = 0,
+        history: Sequence[int] | None = None,
+    ) -> Request:
+        """Queue a prompt.
+
+        Args:
+            prompt: plain text, token ids, or chat messages (dicts with role and content).
+            params: sampling and stopping; the defaults where None.
+            session: the chat it belongs to.
+            priority: higher goes first and is preempted last.
+            history: token ids of the conversation so far; the messages are appended to them as they
+                are, so that the prefix cache is hit.
+
+        Raises:
+            RequestError: an empty prompt, unknown token ids, or more tokens than can ever fit.
+            DeviceError: the engine has failed and must be restarted.
+        """
+        if self._failed:
+            raise DeviceError(self._failed, "Restart the engine.")
+        params = params or SamplingParams()
+        prompt_ids = self._prompt_ids(prompt, history)
+        self._next_id += 1
+        request = Request(
+            id=self._next_id,
+            prompt_ids=prompt_ids,
+            params=params,
+            session=session,
+            priority=priority,
+            arrival_s=time.perf_counter(),
+            seed=params.seed if params.seed is not None else hash((self.config.seed, self._next_id)) & (2**63 - 1),
+        )
+        detokenizer = Detokenizer(self.tokenizer, params.stop)
+        self.scheduler.add(request)
+        self._live[request.id] = request
+        self._texts[request.id] = detokenizer
+        return request
+
+    def _prompt_ids(self, prompt: Prompt, history: Sequence[int] | None) -> list[int]:
+        if isinstance(prompt, str):
+            ids = list(self.tokenizer.encode(prompt))
+            ids = [*history, *ids] if history else ids
+        elif prompt and isinstance(prompt[0], int):
+            ids = [*(history or ()), *(int(token) for token in prompt)]  # type: ignore[arg-type]
+        else:
+            messages = [_message(item) for item in prompt]
+            ids = self._renderer.extend(list(history), messages) if history else self._renderer.render(messages)
+        if not ids:
+            raise RequestError("The prompt is empty: it has no tokens.", "Give it some text.")
+        vocab_size = self._status.vocab_size
+        bad = next((token for token in ids if not 0 <= token < vocab_size), None)
+        if bad is not None:
+            raise RequestError(f"Token id {bad} is outside the model's vocabulary of {vocab_size}.")
+        return ids
+
+    def cancel(self, request_id: int) -> None:
+        """End a request, keeping what it wrote; unknown and finished ids are ignored."""
+        request = self.scheduler.cancel(request_id)
+        if request is not None:
+            self._flush_text(request)
+
+    # --- stepping ----------------------------------------------------------------------------------
+
+    @property
+    def has_work(self) -> bool:
+        """True while a request waits or runs."""
+        return self.scheduler.has_work
+
+    def step(self) -> StepRecord | None:
+        """Run one step; None when there is nothing to do.
+
+        Raises:
+            DeviceError: the device failed; every request has ended with that reason.
+        """
+        began, unix_time = time.perf_counter(), time.time()
+        plan = self.scheduler.schedule()
+        if plan is None:
+            self._drop_finished()
+            self.check()
+            return None
+        scheduled = time.perf_counter()
+        try:
+            output = self.runner.run(plan)
+        except (RuntimeError, MemoryError) as error:
+            self._fail(error)
+            raise DeviceError(f"The device failed in step {self._steps}: {error}", "Restart the engine.") from error
+        accepting = time.perf_counter()
+        self.scheduler.computed(plan)
+        for request, token in output.tokens:
+            self._accept(request, token, output)
+        finished = self._drop_finished()
+        done = time.perf_counter()
+        times = StepTimes(
+            total=(done - began) * 1e3,
+            schedule=(scheduled - began) * 1e3,
+            launch=output.launch_ms,
+            device=output.device_ms,
+            read=output.read_ms + (done - accepting) * 1e3,
+        )
+        return self._record(plan, output, times, unix_time, finished)
+
+    def _accept(self, request: Request, token: int, output: StepOutput) -> None:
+        """Append a sampled token, its text, and end the request where it ends."""
+        if request.finished:
+            return
+        now = time.perf_counter()
+        request.output_ids.append(token)
+        request.first_token_s = request.first_token_s or now
+        request.last_token_s = now
+        if request.id in output.logprobs:
+            request.logprobs.append(output.logprobs[request.id])
+        try:
+            reason = stop_reason(request, self._eos, self._status.max_model_len)
+            piece = self._texts[request.id].push([token])
+            request.text += piece.text
+            if piece.stopped:
+                reason = FinishReason.STOP
+            if reason is not None:
+                self._flush_text(request)
+                self.scheduler.finish(request, reason)
+        except Exception as error:  # one chat's text must not end the others
+            self.scheduler.finish(request, FinishReason.ERROR, f"Its text could not be decoded: {error}")
+
+    def _flush_text(self, request: Request) -> None:
+        detokenizer = self._texts.get(request.id)
+        if detokenizer is not None:
+            request.text += detokenizer.flush()
+
+    def _drop_finished(self) -> tuple[int, ...]:
+        finished = tuple(id for id, request in self._live.items() if request.finished)
+        for id in finished:
+            del self._live[id]
+            self._texts.pop(id, None)
+        return finished
+
+    def _record(
+        self, plan: StepPlan, output: StepOutput, times: StepTimes, unix_time: float, finished: tuple[int, ...]
+    ) -> StepRecord:
+        rows = [StepRow(request.id, request.num_computed, 1, False) for request in plan.decode]
+        rows += [StepRow(chunk.request.id, chunk.end, chunk.end - chunk.start, True) for chunk in plan.prefill]
+        dispatch = output.dispatch
+        self._steps += 1
+        return StepRecord(
+            index=self._steps,
+            t=unix_time,
+            kind="mixed" if plan.decode and plan.prefill else "decode" if plan.decode else "prefill",
+            mode=dispatch.mode if dispatch else "eager",
+            reason=dispatch.reason if dispatch else "prefill is always eager",
+            graph_size=dispatch.size if dispatch else None,
+            active=len(plan.decode) + len(plan.prefill),
+            waiting=self.scheduler.num_waiting,
+            prefill_tokens=sum(chunk.end - chunk.start for chunk in plan.prefill),
+            cached_tokens=plan.cached_tokens,
+            decode_tokens=len(plan.decode),
+            ms=times,
+            blocks=self.pool.counts(),
+            rows=tuple(rows),
+            block_changes=self.pool.drain_changes(),
+            preempted=plan.preempted,
+            finished=finished,
+        )
+
+    def _fail(self, error: BaseException) -> None:
+        self._failed = f"The device failed: {error}"
+        for request in list(self._live.values()):
+            self._flush_text(request)
+            self.scheduler.finish(request, FinishReason.ERROR, self._failed)
+        self._drop_finished()
+
+    # --- control and state -------------------------------------------------------------------------
+
+    def set_mode(self, mode: StepMode) -> str:
+        """Switch graph and eager from the next step on; returns why graphs cannot be had, or ''."""
+        self.graphs.mode = mode
+        return self.graphs.unavailable if mode == "graph" else ""
+
+    @property
+    def mode(self) -> StepMode:
+        """The mode in effect."""
+        return self.graphs.effective_mode
+
+    def status(self) -> EngineStatus:
+        """What the engine is made of."""
+        return self._status
+
+    def check(self) -> None:
+        """Conservation of blocks and the scheduler's invariants.
+
+        Raises:
+            EngineError: naming the broken invariant.
+        """
+        self.scheduler.check()
+
+    def block_snapshot(self) -> BlockSnapshot:
+        """The whole pool as it is now, for a reader that missed changes."""
+        owners = [
+            BlockOwner(block, request.id, index)
+            for request in self._live.values()
+            for index, block in enumerate(request.block_table)
+        ]
+        return BlockSnapshot(step=self._steps, owners=owners, published=self.pool.published())
+
+    # --- headless ----------------------------------------------------------------------------------
+
+    def generate(
+        self, prompts: Iterable[Prompt], params: SamplingParams | Sequence[SamplingParams] | None = None
+    ) -> Iterator[Completion]:
+        """Run prompts together and yield their completions in order.
+
+        Args:
+            prompts: each as for ``submit``.
+            params: one for all, or one a prompt.
+        """
+        prompts = list(prompts)
+        each = [params] * len(prompts) if params is None or isinstance(params, SamplingParams) else list(params)
+        if len(each) != len(prompts):
+            raise RequestError(f"{len(prompts)} prompts came with {len(each)} sampling parameters.")
+        requests = [self.submit(prompt, chosen) for prompt, chosen in zip(prompts, each)]
+        try:
+            for request in requests:
+                while not request.finished:
+                    if self.step() is None and not request.finished:
+                        raise EngineError(f"Request {request.id} waits, but no step can be made.")
+                yield completion_of(request)
+        finally:
+            for request in requests:
+                self.cancel(request.id)
+
+    def close(self) -> None:
+        """End what runs and give the memory back; the engine takes no more requests."""
+        for request in list(self._live.values()):
+            self.cancel(request.id)
+        self._drop_finished()
+        self._failed = self._failed or "The engine is closed."
+        self.runner.close()
+        if torch.cuda.is_available() and torch.cuda.is_initialized():
+            torch.cuda.empty_cache()
+
+    def __enter__(self) -> "Engine":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+
+def _message(item: Any) -> Message:
+    """A chat message from a dict or a Message."""
+    if isinstance(item, Message):
+        return item
+    try:
+        return Message(role=str(item["role"]), content=str(item["content"]))
+    except (TypeError, KeyError) as error:
+        raise RequestError(
+            f"A prompt item is {item!r}.", "Give text, token ids, or messages with role and content."
+        ) from error

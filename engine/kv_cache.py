@@ -1,0 +1,72 @@
+"""The paged KV cache: one pair of tensors a layer, block 0 is the null block."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from engine.errors import OutOfMemory
+
+NULL_BLOCK = 0
+
+
+@dataclass(frozen=True, slots=True)
+class KVShape:
+    """What one token of context costs; head counts are per layer and equal over layers."""
+
+    num_layers: int
+    num_kv_heads: int
+    head_dim: int
+    dtype: torch.dtype
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Keys and values over all layers."""
+        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * self.dtype.itemsize
+
+
+class KVCache:
+    """Keys and values in pages of ``block_size`` tokens.
+
+    Memory is zeroed: a masked score times a stale value must be zero, and 0 * NaN is not.
+
+    Args:
+        shape: layers, heads and dtype.
+        num_blocks: pages, the null block included.
+        block_size: tokens a page.
+
+    Raises:
+        OutOfMemory: with the bytes asked for.
+    """
+
+    def __init__(self, shape: KVShape, num_blocks: int, block_size: int, device: torch.device) -> None:
+        self.shape = shape
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        size = (shape.num_layers, 2, num_blocks, block_size, shape.num_kv_heads, shape.head_dim)
+        try:
+            self.pages = torch.zeros(size, dtype=shape.dtype, device=device)
+        except (RuntimeError, MemoryError) as error:
+            need = num_blocks * block_size * shape.bytes_per_token
+            raise OutOfMemory(
+                f"The KV cache of {num_blocks} blocks needs {need / 2**20:.0f} MiB, which {device} does not have.",
+                "Lower --num-blocks, --kv-memory or --max-model-len.",
+            ) from error
+
+    @property
+    def num_bytes(self) -> int:
+        return self.pages.numel() * self.pages.element_size()
+
+    def layer(self, layer: int) -> tuple[Tensor, Tensor]:
+        """Keys and values of a layer, each [num_blocks, block_size, kv heads, head dim]."""
+        return self.pages[layer, 0], self.pages[layer, 1]
+
+    def append(self, layer: int, key: Tensor, value: Tensor, slot_mapping: Tensor) -> None:
+        """Write [T, kv heads, head dim] keys and values to flat slots [T] int64."""
+        keys, values = self.layer(layer)
+        keys.flatten(0, 1).index_copy_(0, slot_mapping, key)
+        values.flatten(0, 1).index_copy_(0, slot_mapping, value)
+
+    def clear(self, block: int) -> None:
+        """Zero one block in all layers."""
+        self.pages[:, :, block].zero_()
