@@ -80,9 +80,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         _check_at_least("prefill_chunk", self.prefill_chunk, 1)
         _check_at_least("threads", self.threads, 1)
         if not 0.05 <= self.gpu_memory_utilization <= 1.0:
-            raise ConfigError(
-                f"gpu_memory_utilization={self.gpu_memory_utilization} is outside 0.05 to 1.0."
-            )
+            raise ConfigError(f"gpu_memory_utilization={self.gpu_memory_utilization} is outside 0.05 to 1.0.")
         if self.graph_sizes is not None:
             for size in self.graph_sizes:
                 _check_at_least("graph_sizes entry", size, 1)
@@ -95,7 +93,9 @@ def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
 
 def _check_at_least(name: str, value: int | None, least: int, why: str = "") -> None:
     if value is not None and value < least:
-        raise ConfigError(f"{name}={value} is too small; it must be at least {least}{f' ({why})' if why else ''}.")
+        raise ConfigError(
+            f"{name}={value} is too small; it must be at least {least}{f' ({why})' if why else ''}."
+        )
 
 
 def _check_device(device: str) -> None:

@@ -97,7 +97,9 @@ class Engine:
             session=session,
             priority=priority,
             arrival_s=time.perf_counter(),
-            seed=params.seed if params.seed is not None else hash((self.config.seed, self._next_id)) & (2**63 - 1),
+            seed=params.seed
+            if params.seed is not None
+            else hash((self.config.seed, self._next_id)) & (2**63 - 1),
         )
         detokenizer = Detokenizer(self.tokenizer, params.stop)
         self.scheduler.add(request)
@@ -113,7 +115,9 @@ class Engine:
             ids = [*(history or ()), *(int(token) for token in prompt)]  # type: ignore[arg-type]
         else:
             messages = [_message(item) for item in prompt]
-            ids = self._renderer.extend(list(history), messages) if history else self._renderer.render(messages)
+            ids = (
+                self._renderer.extend(list(history), messages) if history else self._renderer.render(messages)
+            )
         if not ids:
             raise RequestError("The prompt is empty: it has no tokens.", "Give it some text.")
         vocab_size = self._status.vocab_size
@@ -152,7 +156,9 @@ class Engine:
             output = self.runner.run(plan)
         except (RuntimeError, MemoryError) as error:
             self._fail(error)
-            raise DeviceError(f"The device failed in step {self._steps}: {error}", "Restart the engine.") from error
+            raise DeviceError(
+                f"The device failed in step {self._steps}: {error}", "Restart the engine."
+            ) from error
         accepting = time.perf_counter()
         self.scheduler.computed(plan)
         for request, token in output.tokens:
@@ -203,10 +209,17 @@ class Engine:
         return finished
 
     def _record(
-        self, plan: StepPlan, output: StepOutput, times: StepTimes, unix_time: float, finished: tuple[int, ...]
+        self,
+        plan: StepPlan,
+        output: StepOutput,
+        times: StepTimes,
+        unix_time: float,
+        finished: tuple[int, ...],
     ) -> StepRecord:
         rows = [StepRow(request.id, request.num_computed, 1, False) for request in plan.decode]
-        rows += [StepRow(chunk.request.id, chunk.end, chunk.end - chunk.start, True) for chunk in plan.prefill]
+        rows += [
+            StepRow(chunk.request.id, chunk.end, chunk.end - chunk.start, True) for chunk in plan.prefill
+        ]
         dispatch = output.dispatch
         self._steps += 1
         return StepRecord(
@@ -281,7 +294,9 @@ class Engine:
             params: one for all, or one a prompt.
         """
         prompts = list(prompts)
-        each = [params] * len(prompts) if params is None or isinstance(params, SamplingParams) else list(params)
+        each = (
+            [params] * len(prompts) if params is None or isinstance(params, SamplingParams) else list(params)
+        )
         if len(each) != len(prompts):
             raise RequestError(f"{len(prompts)} prompts came with {len(each)} sampling parameters.")
         requests = [self.submit(prompt, chosen) for prompt, chosen in zip(prompts, each)]

@@ -25,7 +25,9 @@ def find_device(wanted: str) -> DeviceInfo:
         ConfigError: the device is not there.
     """
     if wanted == "auto":
-        wanted = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+        wanted = (
+            "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+        )
     device = torch.device(wanted)
     if device.type == "cuda":
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0

@@ -47,9 +47,9 @@ class KVCache:
         try:
             self.pages = torch.zeros(size, dtype=shape.dtype, device=device)
         except (RuntimeError, MemoryError) as error:
-            need = num_blocks * block_size * shape.bytes_per_token
+            need = num_blocks * block_size * shape.bytes_per_token / 2**20
             raise OutOfMemory(
-                f"The KV cache of {num_blocks} blocks needs {need / 2**20:.0f} MiB, which {device} does not have.",
+                f"The KV cache of {num_blocks} blocks needs {need:.0f} MiB, which {device} does not have.",
                 "Lower --num-blocks, --kv-memory or --max-model-len.",
             ) from error
 

@@ -141,7 +141,12 @@ class ModelRunner:
         )
 
     def _batch(
-        self, tables: Sequence[Sequence[int]], positions: Sequence[int], query_lens: list[int], *, decode: bool
+        self,
+        tables: Sequence[Sequence[int]],
+        positions: Sequence[int],
+        query_lens: list[int],
+        *,
+        decode: bool,
     ) -> PagedBatch:
         """The attention value of packed tokens; tables are checked here, not on the device."""
         size = self.cache.block_size

@@ -56,7 +56,9 @@ def test_two_requests_decode_in_one_batch(engine):
     records = run(engine)
     assert max(record.decode_tokens for record in records) == 2
     assert sum(record.decode_tokens for record in records) == 2 * 7
-    assert [record.index for record in records] == list(range(records[0].index, records[0].index + len(records)))
+    assert [record.index for record in records] == list(
+        range(records[0].index, records[0].index + len(records))
+    )
 
 
 def test_a_step_record_survives_the_wire(engine):
@@ -135,7 +137,13 @@ def test_the_next_turn_keeps_the_token_ids_of_the_history(engine):
 
 @pytest.mark.parametrize(
     ("prompt", "word"),
-    [("", "empty"), ([], "empty"), ([10**9], "1000000000"), ([{"content": "x"}], "role"), ([1] * 9000, "9000")],
+    [
+        ("", "empty"),
+        ([], "empty"),
+        ([10**9], "1000000000"),
+        ([{"content": "x"}], "role"),
+        ([1] * 9000, "9000"),
+    ],
 )
 def test_a_bad_prompt_is_one_error_that_names_it(engine, prompt, word):
     with pytest.raises(RequestError, match=word):
@@ -145,7 +153,10 @@ def test_a_bad_prompt_is_one_error_that_names_it(engine, prompt, word):
 
 def test_generate_yields_completions_in_order(engine):
     done = list(engine.generate(["One two three four", CAPITAL], SamplingParams(temperature=0, max_tokens=6)))
-    assert [c.prompt_tokens for c in done] == [4, len(engine._renderer.render([Message("user", CAPITAL[0]["content"])]))]
+    assert [c.prompt_tokens for c in done] == [
+        4,
+        len(engine._renderer.render([Message("user", CAPITAL[0]["content"])])),
+    ]
     assert done[1].text.startswith("The capital of France")
     assert all(c.ttft_s and c.ttft_s > 0 for c in done)
     assert all(c.decode_tokens_per_s and c.decode_tokens_per_s > 0 for c in done)
@@ -168,7 +179,9 @@ def test_an_exception_in_one_requests_text_ends_that_request_only(engine, monkey
 
 def test_a_device_failure_ends_every_request_with_its_reason(tiny_model_dir, monkeypatch):
     with Engine(EngineConfig(model=str(tiny_model_dir), device="cpu", dtype="float32")) as engine:
-        requests = [engine.submit([1, 2, 3], SamplingParams(max_tokens=50, ignore_eos=True)) for _ in range(2)]
+        requests = [
+            engine.submit([1, 2, 3], SamplingParams(max_tokens=50, ignore_eos=True)) for _ in range(2)
+        ]
         engine.step()
 
         def broken(*_):
@@ -196,4 +209,8 @@ def test_set_mode_graph_on_a_cpu_says_why_it_stays_eager(engine):
 
 def test_a_pool_too_small_for_the_asked_length_is_refused_with_the_numbers(tiny_model_dir):
     with pytest.raises(ConfigError, match="64 tokens"):
-        Engine(EngineConfig(model=str(tiny_model_dir), device="cpu", num_blocks=5, block_size=16, max_model_len=128))
+        Engine(
+            EngineConfig(
+                model=str(tiny_model_dir), device="cpu", num_blocks=5, block_size=16, max_model_len=128
+            )
+        )

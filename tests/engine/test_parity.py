@@ -9,7 +9,32 @@ from transformers import AutoModelForCausalLM
 from engine import Engine, EngineConfig, SamplingParams
 
 NEW_TOKENS = 64
-LENGTHS = [1, 2, 3, 5, 8, 15, 16, 17, 31, 32, 33, 48, 64, 65, 100, 128, 200, 255, 256, 257, 350, 512, 513, 700]
+LENGTHS = [
+    1,
+    2,
+    3,
+    5,
+    8,
+    15,
+    16,
+    17,
+    31,
+    32,
+    33,
+    48,
+    64,
+    65,
+    100,
+    128,
+    200,
+    255,
+    256,
+    257,
+    350,
+    512,
+    513,
+    700,
+]
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +62,11 @@ def expected(default_model_dir, prompts):
         for prompt in prompts:
             ids = torch.tensor([prompt])
             out = model.generate(
-                ids, attention_mask=torch.ones_like(ids), max_new_tokens=NEW_TOKENS, do_sample=False, pad_token_id=2
+                ids,
+                attention_mask=torch.ones_like(ids),
+                max_new_tokens=NEW_TOKENS,
+                do_sample=False,
+                pad_token_id=2,
             )
             outputs.append(out[0, len(prompt) :].tolist())
     return outputs
