@@ -1,0 +1,1 @@
+"""Live panels that show what the engine does, step by step."""

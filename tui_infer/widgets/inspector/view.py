@@ -1,0 +1,48 @@
+"""What the inspector is given to draw: one immutable value, built by the app."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from engine.records import EngineStatus
+from tui_infer.history import StepHistory
+from tui_infer.mirror import BlockMirror
+from tui_infer.nvml import GpuReading
+
+
+@dataclass(frozen=True)
+class SessionTag:
+    """How a chat is shown: its letter, and its colour as an index into the theme's session palette."""
+
+    letter: str
+    color: int
+    title: str
+    session: str
+
+
+@dataclass(frozen=True)
+class InspectorView:
+    """The state at one moment.
+
+    Attributes:
+        status: what the engine is made of; None while it loads.
+        history: every step record that is kept.
+        mirror: the block pool after the last of them.
+        tags: chats by request id, past requests too, so that cached blocks keep their owner.
+        focused: the chat whose block table is shown.
+        focused_request: its newest request; None before its first prompt.
+        gpu: the newest reading.
+        mode: what the user asked for: ``auto``, ``graph`` or ``eager``.
+        paused: the step loop stands still.
+        dead: the engine process is gone.
+    """
+
+    status: EngineStatus | None
+    history: StepHistory
+    mirror: BlockMirror
+    tags: Mapping[int, SessionTag]
+    focused: SessionTag | None
+    focused_request: int | None
+    gpu: GpuReading
+    mode: str
+    paused: bool
+    dead: bool
