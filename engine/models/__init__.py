@@ -1,0 +1,1 @@
+"""Models: finding them, converting GGUF, loading weights, and the two ways to run them."""

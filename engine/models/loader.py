@@ -1,0 +1,145 @@
+"""From a model's name to a module ready to run: ``resolve`` finds the files, ``load`` reads them."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from engine.errors import ModelError
+from engine.models.memory import require
+from engine.models.quiet import quiet
+from engine.models.source import ModelSource, OnProgress, no_progress, resolve
+from engine.models.support import context_limit, end_token_ids, model_class
+from engine.models.weights import Shards, build, num_bytes
+from engine.records import Progress
+
+__all__ = ["Loaded", "ModelSource", "load", "resolve"]
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A model in memory.
+
+    Attributes:
+        model: transformers causal language model in eval mode; its attention is ``attn_implementation``.
+        config: the transformers configuration.
+        tokenizer: the transformers tokenizer with its chat template.
+        eos_token_ids: every token that ends an answer.
+        max_model_len: longest sequence in tokens that the positions allow.
+        weight_bytes: parameters and buffers, tied ones once.
+        notes: what the user should know, one sentence each.
+    """
+
+    model: nn.Module
+    config: Any
+    tokenizer: Any
+    eos_token_ids: frozenset[int]
+    max_model_len: int
+    weight_bytes: int
+    notes: tuple[str, ...] = ()
+
+
+def load(
+    source: ModelSource,
+    *,
+    dtype: torch.dtype,
+    device: torch.device | str,
+    trust_remote_code: bool = False,
+    progress: OnProgress = no_progress,
+    attn_implementation: str = "sdpa",
+) -> Loaded:
+    """Read a model's configuration, tokenizer and weights.
+
+    Args:
+        dtype: of the floating-point weights.
+        attn_implementation: name registered with transformers' ``AttentionInterface``.
+
+    Raises:
+        ModelError: unsupported architecture, missing or broken files, or remote code that is not allowed.
+        OutOfMemory: before anything is read, with the numbers.
+    """
+    device = torch.device(device)
+    progress(Progress("loading", source.name))
+    quiet()
+    config = read_config(source, trust_remote_code)
+    kind = model_class(config, source.name)
+    shards = Shards(source.path)
+    half = "" if dtype.itemsize < 4 else "use --dtype bfloat16 for half of it, "
+    require(
+        shards.num_bytes(dtype), device, f"{source.name} in {str(dtype).removeprefix('torch.')}",
+        f"Close other programs, {half}or take a smaller model.",
+    )  # fmt: skip
+    tokenizer = read_tokenizer(source, trust_remote_code)
+    model = build(
+        kind, config, source.path, shards, dtype, device, attn_implementation, trust_remote_code, progress
+    )
+    limit, note = context_limit(config)
+    return Loaded(
+        model=model,
+        config=config,
+        tokenizer=tokenizer,
+        eos_token_ids=frozenset(end_token_ids(tokenizer, config, getattr(model, "generation_config", None))),
+        max_model_len=limit,
+        weight_bytes=num_bytes(model),
+        notes=(note,) if note else (),
+    )
+
+
+def read_config(source: ModelSource, trust_remote_code: bool) -> Any:
+    """The transformers configuration of a folder.
+
+    Raises:
+        ModelError: unreadable, unknown architecture, or code of the repository's own.
+    """
+    from transformers import AutoConfig
+
+    try:
+        return AutoConfig.from_pretrained(
+            str(source.path), trust_remote_code=trust_remote_code, local_files_only=True
+        )
+    except Exception as error:  # transformers raises many kinds here, and whatever remote code raises
+        raise _explain(error, source, "config.json", trust_remote_code) from error
+
+
+def read_tokenizer(source: ModelSource, trust_remote_code: bool) -> Any:
+    """The transformers tokenizer of a folder.
+
+    Raises:
+        ModelError: missing or unreadable.
+    """
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(
+            str(source.path), trust_remote_code=trust_remote_code, local_files_only=True
+        )
+    except Exception as error:
+        raise _explain(error, source, "the tokenizer", trust_remote_code) from error
+
+
+def _explain(error: Exception, source: ModelSource, part: str, trust_remote_code: bool) -> ModelError:
+    text = str(error)
+    if "trust_remote_code" in text and not trust_remote_code:
+        return ModelError(
+            f"{source.name} ships Python code of its own, which is not run unless you say so.",
+            "Read that code, then start with --trust-remote-code.",
+        )
+    if "does not recognize this architecture" in text or "model type" in text or "model_type" in text:
+        return ModelError(
+            f"{source.name} has an architecture that transformers does not know: {_model_type(source)}.",
+            "Upgrade transformers, or choose another model.",
+        )
+    line = (text.strip().splitlines() or [type(error).__name__])[0]
+    return ModelError(
+        f"{source.name}: {part} in {source.path} cannot be read: {line}", "Fetch the file again."
+    )
+
+
+def _model_type(source: ModelSource) -> str:
+    import json
+
+    try:
+        return repr(json.loads((source.path / "config.json").read_text("utf-8"))["model_type"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return "config.json names no model_type"
