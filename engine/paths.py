@@ -1,0 +1,19 @@
+"""Folders of the engine. Torch-free."""
+
+import os
+from pathlib import Path
+
+import platformdirs
+
+APP_NAME = "tui-infer"
+
+
+def cache_dir() -> Path:
+    """Where things live that can be made again; ``TUI_INFER_CACHE_DIR`` overrides. Not created here."""
+    override = os.environ.get("TUI_INFER_CACHE_DIR")
+    return Path(override).expanduser() if override else platformdirs.user_cache_path(APP_NAME)
+
+
+def model_cache_dir() -> Path:
+    """Where converted models are kept, one folder each."""
+    return cache_dir() / "models"
