@@ -155,9 +155,9 @@ def _reporting(name: str, total: int, progress: OnProgress) -> Iterator[Any]:
             detail = f"{name}  {size_text(int(state['done']))} of {size_text(total)}"
         progress(Progress("downloading", detail, fraction))
 
-    from tqdm import tqdm
+    from tqdm import tqdm  # type: ignore[import-untyped]
 
-    class Bytes(tqdm):  # type: ignore[type-arg]
+    class Bytes(tqdm):
         """Draws nothing."""
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -219,7 +219,7 @@ def _explained(repo_id: str, revision: str | None, file: str = "") -> Iterator[N
             ) from error
         raise _no_network(repo_id, error) from error
     except Exception as error:
-        if type(error).__module__.split(".")[0] in ("httpx", "httpcore", "requests", "urllib3"):
+        if type(error).__module__.startswith(("httpx", "httpcore", "requests", "urllib3")):
             raise _no_network(repo_id, error) from error
         raise
 

@@ -6,7 +6,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from engine.errors import ModelError
+from engine.chat import ChatRenderer
+from engine.errors import ModelError, RequestError
 from engine.models.memory import require
 from engine.models.quiet import quiet
 from engine.models.source import ModelSource, OnProgress, no_progress, resolve
@@ -75,15 +76,25 @@ def load(
         kind, config, source.path, shards, dtype, device, attn_implementation, trust_remote_code, progress
     )
     limit, note = context_limit(config)
+    ends = end_token_ids(tokenizer, config, getattr(model, "generation_config", None))
     return Loaded(
         model=model,
         config=config,
         tokenizer=tokenizer,
-        eos_token_ids=frozenset(end_token_ids(tokenizer, config, getattr(model, "generation_config", None))),
+        eos_token_ids=frozenset(ends | _end_of_turn(tokenizer)),
         max_model_len=limit,
         weight_bytes=num_bytes(model),
         notes=(note,) if note else (),
     )
+
+
+def _end_of_turn(tokenizer: Any) -> set[int]:
+    """What the chat template writes after an answer: base tokenizers often name another end token."""
+    try:
+        token = ChatRenderer(tokenizer).end_of_turn
+    except RequestError:
+        return set()
+    return set() if token is None else {token}
 
 
 def read_config(source: ModelSource, trust_remote_code: bool) -> Any:
