@@ -1,0 +1,358 @@
+"""Which requests compute which tokens in the next step. Torch-free, token counts only.
+
+One order rules everything: higher priority first, then the older request. Decode rows come first in
+every step. What they leave of the token budget is shared among open prefills: the first in order
+gets half, so that it cannot starve, the shortest get the rest, so that a short prompt does not wait
+behind a long one. When blocks run out the last in order is preempted: it gives up its blocks, keeps
+its output, and is computed again later. The first in order therefore always advances.
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+from engine.blocks import BlockPool, BrokenInvariant
+from engine.errors import ConfigError, RequestError
+from engine.plan import PrefillChunk, StepPlan, is_decode_row, stop_reason
+from engine.prefix import Key
+from engine.records import BlockSnapshot
+from engine.request import FinishReason, Request
+
+__all__ = ["PrefillChunk", "Scheduler", "StepPlan", "is_decode_row", "stop_reason"]
+
+
+class Scheduler:
+    """First come, first served within a priority, over one block pool.
+
+    Args:
+        pool: the blocks; the scheduler is its only user.
+        max_batch: most requests running at once, and so most rows of a decode batch.
+        prefill_chunk: token budget of a step; decode rows come out of it first, but at least half of
+            it stays for prompts.
+        max_model_len: longest sequence wanted, prompt and output.
+
+    Attributes:
+        max_model_len: the bound that holds: also what one request can reach alone in this pool.
+            A request that ends there can never be the one that nothing more can be preempted for.
+    """
+
+    def __init__(self, pool: BlockPool, *, max_batch: int, prefill_chunk: int, max_model_len: int) -> None:
+        if min(max_batch, prefill_chunk) < 1 or max_model_len < 2:
+            raise ConfigError(
+                f"max_batch={max_batch}, prefill_chunk={prefill_chunk} and max_model_len={max_model_len} "
+                "must be at least 1, 1 and 2."
+            )
+        self.pool = pool
+        self.max_batch = max_batch
+        self.prefill_chunk = prefill_chunk
+        # The last token of a sequence is never computed, so it needs no place in the cache.
+        self.max_model_len = min(max_model_len, pool.capacity + 1)
+        self._waiting: list[Request] = []
+        self._running: list[Request] = []
+        self._requests: dict[int, Request] = {}
+        self._order: dict[int, tuple[int, int]] = {}
+        self._arrivals = 0
+        self._launched: set[int] = set()
+        self._retired: dict[int, Request] = {}  # ended inside a launched step, which may read their blocks
+        self._blocked: tuple[int, int] | None = None  # (request, pool.releases) of the last refused admission
+
+    # --- views -------------------------------------------------------------------------------------
+
+    @property
+    def waiting(self) -> Sequence[Request]:
+        """Requests without blocks, in order."""
+        return tuple(self._waiting)
+
+    @property
+    def running(self) -> Sequence[Request]:
+        """Requests with blocks, in order."""
+        return tuple(self._running)
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._requests)
+
+    @property
+    def requests(self) -> Mapping[int, Request]:
+        """Waiting and running requests by id."""
+        return MappingProxyType(self._requests)
+
+    # --- requests come and go ----------------------------------------------------------------------
+
+    def add(self, request: Request) -> None:
+        """Queue a request.
+
+        Raises:
+            RequestError: when it is empty, known, or can never fit; nothing of it is kept.
+        """
+        prompt, pool = len(request.prompt_ids), self.pool
+        if request.id in self._order or request.finished:
+            raise RequestError(f"Request {request.id} was submitted before.")
+        if not prompt:
+            raise RequestError("The prompt is empty; it needs at least one token.")
+        if prompt > pool.capacity:
+            raise RequestError(
+                f"The prompt has {prompt} tokens and takes {pool.blocks_for(prompt)} blocks of "
+                f"{pool.block_size}; the KV cache has {pool.num_blocks - 1} ({pool.capacity} tokens).",
+                "Shorten it, or give the KV cache more memory.",
+            )
+        if prompt >= self.max_model_len:
+            raise RequestError(
+                f"The prompt has {prompt} tokens; with max_model_len={self.max_model_len} "
+                f"it may have {self.max_model_len - 1} and get one token of answer.",
+                "Shorten it, or raise max_model_len.",
+            )
+        self._order[request.id] = (-request.priority, self._arrivals)
+        self._arrivals += 1
+        self._requests[request.id] = request
+        insort(self._waiting, request, key=self._rank)
+
+    def finish(self, request: Request, reason: FinishReason, error: str = "") -> None:
+        """End a request in any state; ending it again changes nothing.
+
+        Its full blocks stay cached. If it is part of a launched step its blocks return after that.
+        """
+        if request.finished or self._requests.get(request.id) is not request:
+            return
+        request.finish_reason, request.error = reason, error
+        self._remove(self._running if request in self._running else self._waiting, request)
+        del self._requests[request.id]
+        if request.id in self._launched:
+            self._retired[request.id] = request
+        else:
+            self._drop(request)
+
+    def cancel(self, request_id: int) -> Request | None:
+        """End a request as cancelled; None when it is not known or has ended."""
+        request = self._requests.get(request_id)
+        if request is not None:
+            self.finish(request, FinishReason.CANCELLED)
+        return request
+
+    # --- the step ----------------------------------------------------------------------------------
+
+    def schedule(self) -> StepPlan | None:
+        """Plan the next step and allocate its blocks; None when nothing can be done.
+
+        Every plan must come back through ``computed`` or ``abandoned``. Requests of a plan that has
+        not come back are left out of the next one.
+        """
+        preempted: list[int] = []
+        decode, cached = self._plan_decode(preempted)
+        if not preempted:
+            cached += self._admit(decode)
+        prefill = self._plan_prefill(decode, preempted)
+        if not prefill and not decode:
+            return None
+        plan = StepPlan(tuple(prefill), tuple(decode), tuple(preempted), cached)
+        self._launched.update(request.id for request in plan.requests)
+        return plan
+
+    def computed(self, plan: StepPlan) -> None:
+        """The device has finished the step: its tokens count, its full blocks are published."""
+        for chunk in plan.prefill:
+            chunk.request.num_computed = chunk.end
+        for request in plan.decode:
+            request.num_computed += 1
+        for request in plan.requests:
+            self.pool.publish(request)
+        self._land(plan)
+
+    def abandoned(self, plan: StepPlan) -> None:
+        """The step failed: nothing of it counts, and its blocks are not trusted with a name."""
+        self._land(plan)
+
+    def check(self) -> None:
+        """Prove the invariants of queues and blocks.
+
+        Raises:
+            BrokenInvariant: naming what does not add up.
+        """
+        self.pool.check(self._holders())
+        live = self._waiting + self._running
+        if {request.id for request in live} != set(self._requests) or len(live) != len(self._requests):
+            raise BrokenInvariant("A request is in no queue, or in two.")
+        if len(self._running) > self.max_batch:
+            raise BrokenInvariant(f"{len(self._running)} requests run with max_batch={self.max_batch}.")
+        for queue in (self._waiting, self._running):
+            if sorted(queue, key=self._rank) != queue:
+                raise BrokenInvariant("A queue is out of order.")
+        if any(request.finished for request in live):
+            raise BrokenInvariant("A finished request is still scheduled.")
+        if any(request.block_table or request.num_computed for request in self._waiting):
+            raise BrokenInvariant("A waiting request holds blocks.")
+        if not set(self._retired) <= self._launched or not self._launched <= set(self._order):
+            raise BrokenInvariant("A step is waited for that was never launched.")
+
+    def snapshot(self, step: int) -> BlockSnapshot:
+        """All blocks and their holders after step ``step``."""
+        return self.pool.snapshot(step, self._holders())
+
+    # --- planning ----------------------------------------------------------------------------------
+
+    def _plan_decode(self, preempted: list[int]) -> tuple[list[Request], int]:
+        """All decode rows that can have a place for their token, in order, and tokens of late hits.
+
+        A late hit is what others published since an open prefill was planned last; it may leave
+        nothing to do but a decode row.
+        """
+        rows: list[Request] = []
+        cached = 0
+        for request in tuple(self._running):
+            if request.id in self._launched or request.id in preempted:
+                continue
+            if not is_decode_row(request):
+                cached += self._take_hits(request, self.pool.match(request))
+            if is_decode_row(request) and self._decode_room(request, preempted):
+                rows.append(request)
+        return rows, cached
+
+    def _decode_room(self, request: Request, preempted: list[int]) -> bool:
+        """Make sure that the newest token has a place, at the cost of whoever is last in order."""
+        if request.num_computed < len(request.block_table) * self.pool.block_size:
+            return True
+        while not self.pool.available:
+            victim = next((r for r in reversed(self._running) if r.id not in self._launched), request)
+            if victim is request and len(self._running) == 1:
+                return False  # a launched step still holds blocks; alone it fits, see max_model_len
+            self._preempt(victim, preempted)
+            if victim is request:
+                return False
+        self.pool.allocate(request)
+        return True
+
+    def _admit(self, decode: list[Request]) -> int:
+        """Let requests in, in order, while their whole prompt has room; returns tokens of prefix hits.
+
+        Room is what is left when open prefills have got all they still need and each decode row one
+        more block: without that margin the newest request would be admitted to be preempted.
+        """
+        cached = 0
+        while self._waiting and len(self._running) < self.max_batch:
+            request = self._waiting[0]
+            if self._running and self._blocked == (request.id, self.pool.releases):
+                break
+            hit = self.pool.match(request)
+            need = self.pool.blocks_for(request.num_tokens) - sum(map(self.pool.is_used, hit))
+            room = self.pool.available
+            if self._running:
+                room -= sum(self.pool.blocks_for(r.num_tokens) - len(r.block_table) for r in self._running)
+                room -= len(decode)
+            if need > room:
+                self._blocked = (request.id, self.pool.releases)
+                break
+            del self._waiting[0]
+            insort(self._running, request, key=self._rank)
+            cached += self._take_hits(request, hit)
+            if is_decode_row(request):
+                self.pool.allocate(request)
+                decode.append(request)
+        return cached
+
+    def _take_hits(self, request: Request, hit: list[int]) -> int:
+        """Share matched blocks; token counts follow the match. Returns the tokens saved."""
+        if not hit:
+            return 0
+        tokens = len(hit) * self.pool.block_size
+        self.pool.share(request, hit)
+        request.num_computed += tokens
+        if not request.preemptions:  # afterwards it mostly meets its own blocks again
+            request.cached_tokens += tokens
+        return tokens
+
+    def _plan_prefill(self, decode: list[Request], preempted: list[int]) -> list[PrefillChunk]:
+        """Chunks for the open prefills, with blocks."""
+        rows = {request.id for request in decode}
+        open_ = [r for r in self._running if r.id not in rows and r.id not in self._launched]
+        chunks: list[PrefillChunk] = []
+        for request, tokens in self._share_budget([r for r in open_ if not is_decode_row(r)], len(decode)):
+            if request.id in preempted:
+                continue
+            start = request.num_computed
+            end = self._prefill_room(request, start + tokens, rows, preempted)
+            if end > start:
+                chunks.append(PrefillChunk(request, start, end))
+                rows.add(request.id)
+        return chunks
+
+    def _share_budget(self, open_: list[Request], decode_rows: int) -> list[tuple[Request, int]]:
+        """Tokens for each open prefill, in order; those that get none are left out."""
+        if not open_:
+            return []
+        left = max(self.prefill_chunk - decode_rows, (self.prefill_chunk + 1) // 2)
+        first = open_[0]
+        grants: dict[int, int] = {}
+        coming: set[Key] = set()  # names of blocks that this step will fill
+        turns = [(first, (left + 1) // 2)]
+        turns += [
+            (r, left) for r in sorted(open_, key=lambda r: (-r.priority, r.num_tokens - r.num_computed))
+        ]
+        for request, most in turns:
+            granted = grants.get(request.id, 0)
+            tokens = min(most, left, request.num_tokens - request.num_computed - granted)
+            if tokens <= 0 or (not granted and self._computed_by_another(request, coming)):
+                continue
+            left -= tokens
+            grants[request.id] = granted + tokens
+            coming.update(
+                self.pool.names(request, request.num_computed, request.num_computed + granted + tokens)
+            )
+        return [(request, grants[request.id]) for request in open_ if request.id in grants]
+
+    def _computed_by_another(self, request: Request, coming: set[Key]) -> bool:
+        """True when this step fills the very block that the request needs next: it waits for the hit."""
+        start = request.num_computed
+        end = start + self.pool.block_size
+        if not coming or start % self.pool.block_size or end >= request.num_tokens:
+            return False
+        return not coming.isdisjoint(self.pool.names(request, start, end))
+
+    def _prefill_room(self, request: Request, end: int, rows: set[int], preempted: list[int]) -> int:
+        """Allocate for a chunk up to ``end``; returns how far it really gets.
+
+        It may take blocks from prefills behind it, never from a row of this step.
+        """
+        pool, table = self.pool, request.block_table
+        while not pool.available and len(table) * pool.block_size <= request.num_computed:
+            victim = self._running[-1]
+            if victim is request or victim.id in rows or victim.id in self._launched:
+                break
+            self._preempt(victim, preempted)
+        end = min(end, (len(table) + pool.available) * pool.block_size)
+        pool.allocate(request, max(0, pool.blocks_for(end) - len(table)))
+        return end
+
+    # --- queues ------------------------------------------------------------------------------------
+
+    def _preempt(self, request: Request, preempted: list[int]) -> None:
+        """Back to the queue without blocks; output, text and what was drawn stay."""
+        self._remove(self._running, request)
+        self.pool.release(request)
+        request.num_computed = 0
+        request.preemptions += 1
+        preempted.append(request.id)
+        insort(self._waiting, request, key=self._rank)
+
+    def _land(self, plan: StepPlan) -> None:
+        for request in plan.requests:
+            self._launched.discard(request.id)
+            if self._retired.pop(request.id, None) is not None:
+                self._drop(request)
+
+    def _drop(self, request: Request) -> None:
+        self.pool.forget(request)
+        del self._order[request.id]
+
+    def _holders(self) -> list[Request]:
+        return [*self._running, *self._retired.values()]
+
+    def _rank(self, request: Request) -> tuple[int, int]:
+        return self._order[request.id]
+
+    def _remove(self, queue: list[Request], request: Request) -> None:
+        index = bisect_left(queue, self._rank(request), key=self._rank)
+        del queue[index]
