@@ -1,0 +1,130 @@
+"""Token ids to text while they arrive: whole characters only, nothing of a stop string. Torch-free."""
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+REPLACEMENT = "\ufffd"  # what decoders put for bytes that are no character, or not yet
+WINDOW_TOKENS = 8
+MAX_HELD_TOKENS = 8  # a character has at most 4 bytes; more held tokens are plainly not text
+
+
+class Piece(NamedTuple):
+    """New text; ``stopped`` once a stop string was met, of which nothing is in any text."""
+
+    text: str
+    stopped: bool
+
+
+class Detokenizer:
+    """The text of one answer, token by token.
+
+    All pieces and the final ``flush`` together are ``tokenizer.decode(ids, skip_special_tokens=True,
+    clean_up_tokenization_spaces=False)``, cut before the first stop string. A token costs one decode of a
+    window of 8 to 16 tokens. The window overlaps what was shown, because a decoder may treat the
+    first token of a text differently (sentencepiece drops its leading space).
+
+    Args:
+        tokenizer: a transformers tokenizer; the Rust tokenizer behind it is used where there is one.
+        stop: strings that end the answer.
+        hidden: ids that are never shown beside the special ones, such as end tokens.
+    """
+
+    def __init__(self, tokenizer: Any, stop: tuple[str, ...] = (), hidden: Iterable[int] = ()) -> None:
+        self._decode = _decoder_of(tokenizer)
+        self._special = _special_ids(tokenizer)
+        self._hidden = frozenset(hidden)
+        self._stops = _StopStrings(stop)
+        self._window: list[int] = []
+        self._shown = 0  # characters of the decoded window that were handed out
+        self._mark = 0  # a place inside the window where no character was cut
+        self._complete = 0  # tokens of the window up to the last such place
+
+    def push(self, token_ids: Iterable[int]) -> Piece:
+        """Text that these tokens make certain."""
+        text = "".join([self._push(token) for token in token_ids])
+        return Piece(self._stops.feed(text), self._stops.met)
+
+    def flush(self) -> str:
+        """The rest, once no more tokens come: held characters and what did not become a stop string."""
+        rest = self._decode(self._window)[self._shown :] if self._window else ""
+        self._shown += len(rest)
+        return self._stops.feed(rest) + self._stops.release()
+
+    def _push(self, token: int) -> str:
+        if token in self._special or token in self._hidden:
+            return ""
+        window = self._window
+        window.append(token)
+        text = self._decode(window)
+        certain = len(text)
+        if text.endswith(REPLACEMENT):
+            held = certain - len(text.rstrip(REPLACEMENT))
+            certain -= held if len(window) - self._complete <= MAX_HELD_TOKENS else min(held, 3)
+        else:
+            self._complete = len(window)
+        new = text[self._shown : certain]
+        self._shown = max(self._shown, certain)
+        if self._complete == len(window) and len(window) - self._mark >= WINDOW_TOKENS:
+            if self._mark:
+                del window[: self._mark]
+                self._shown = len(self._decode(window))
+            self._mark = self._complete = len(window)
+        return new
+
+
+class _StopStrings:
+    """Passes text on, but for a tail that can still become a stop string."""
+
+    def __init__(self, stops: tuple[str, ...]) -> None:
+        self._stops = stops
+        self._held = ""
+        self.met = False
+
+    def feed(self, text: str) -> str:
+        if self.met or not text:
+            return ""
+        if not self._stops:
+            return text
+        text = self._held + text
+        found = [at for at in (text.find(stop) for stop in self._stops) if at >= 0]
+        if found:
+            self.met, self._held = True, ""
+            return text[: min(found)]
+        keep = max(_overlap(text, stop) for stop in self._stops)
+        self._held = text[len(text) - keep :]
+        return text[: len(text) - keep]
+
+    def release(self) -> str:
+        held, self._held = self._held, ""
+        return held
+
+
+def _overlap(text: str, stop: str) -> int:
+    """Length of the longest end of ``text`` that is a beginning of ``stop``."""
+    for length in range(min(len(text), len(stop) - 1), 0, -1):
+        if text.endswith(stop[:length]):
+            return length
+    return 0
+
+
+_special_ids_of: WeakKeyDictionary[Any, frozenset[int]] = WeakKeyDictionary()
+
+
+def _special_ids(tokenizer: Any) -> frozenset[int]:
+    """Ids that ``skip_special_tokens`` drops; found once per tokenizer."""
+    ids = _special_ids_of.get(tokenizer)
+    if ids is None:
+        added = getattr(tokenizer, "added_tokens_decoder", {})
+        ids = frozenset(id for id, token in added.items() if token.special)
+        ids |= frozenset(getattr(tokenizer, "all_special_ids", ()))
+        _special_ids_of[tokenizer] = ids
+    return ids
+
+
+def _decoder_of(tokenizer: Any) -> Callable[[list[int]], str]:
+    """Ids to text with nothing cleaned up; special ids were taken out before."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is not None:
+        return lambda ids: backend.decode(ids, skip_special_tokens=False)
+    return lambda ids: tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
