@@ -146,7 +146,8 @@ class ChatRenderer:
 
     def _hide_control(self, content: str, found: list[str]) -> str:
         """Replace strings that would be read as control tokens by their number in ``found``."""
-        hidden, start = [], 0
+        hidden: list[str] = []
+        start = 0
         while True:
             hits = [(content.find(token, start), token) for token in self._control if token]
             at, token = min((hit for hit in hits if hit[0] >= 0), default=(-1, ""), key=lambda hit: hit[0])
