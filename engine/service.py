@@ -31,6 +31,7 @@ from engine.records import (
     SetMode,
     Shutdown,
     Started,
+    StepMode,
     StepOnce,
     StepRecord,
     Submit,
@@ -47,6 +48,8 @@ class Steppable(Protocol):
 
     @property
     def has_work(self) -> bool: ...
+    @property
+    def mode(self) -> StepMode: ...
     def submit(
         self,
         prompt: Any,
@@ -57,7 +60,7 @@ class Steppable(Protocol):
     ) -> Request: ...
     def step(self) -> StepRecord | None: ...
     def cancel(self, request_id: int) -> Any: ...
-    def set_mode(self, mode: Any) -> Any: ...
+    def set_mode(self, mode: StepMode) -> str: ...
     def status(self) -> EngineStatus: ...
     def block_snapshot(self) -> BlockSnapshot: ...
     def close(self) -> None: ...
@@ -177,7 +180,7 @@ class EngineService:
 
     def _take_commands(self, engine: Steppable) -> None:
         if self._inbox.empty() and not self._runnable(engine):
-            self._settle()
+            self._settle(engine)
             self._handle(engine, self._inbox.get())
         while not self._inbox.empty() and not self._stopping:
             self._handle(engine, self._inbox.get())
@@ -239,13 +242,8 @@ class EngineService:
         self._send_answers(time.monotonic())
 
     def _set_mode(self, engine: Steppable, command: SetMode) -> None:
-        try:
-            engine.set_mode(command.mode)
-            status = engine.status()
-            reason = "" if status.mode == command.mode else status.mode_reason
-        except EngineError as error:
-            status, reason = engine.status(), str(error)
-        self._outlet.send(ModeChanged(mode=status.mode, reason=reason))
+        reason = engine.set_mode(command.mode)
+        self._outlet.send(ModeChanged(mode=engine.mode, reason=reason))
 
     # --- stepping --------------------------------------------------------------------------------
 
@@ -272,8 +270,10 @@ class EngineService:
         for key in done:
             del self._answers[key]
 
-    def _settle(self) -> None:
+    def _settle(self, engine: Steppable) -> None:
         """Before the loop sleeps: send what was held back for its interval."""
+        if not engine.has_work:
+            engine.step()  # the idle step, in which an engine checks that no block was lost
         now = time.monotonic()
         for answer in self._answers.values():
             if delta := answer.delta(now):

@@ -9,13 +9,14 @@ import pytest
 # Small models on few cores: more threads than this only wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "2")
 
-TINY_WORDS = (
+TINY_TEXT = (
     "the a of and to in is was for on that with as it at by from an be this are or his her not have has had "
     "hello world paris france capital what where who how red green blue cat dog code block graph token"
-).split()
+)
 
 CHAT_TEMPLATE = (
-    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
+    "{% for message in messages %}"
+    "<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 
@@ -24,15 +25,15 @@ CHAT_TEMPLATE = (
 def tiny_model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random two-layer Llama with a byte-level tokenizer and a chat template; same weights every time.
 
-    Grouped heads (4 query, 2 KV), untied embeddings, 512 positions, vocabulary of 512.
+    Grouped heads (4 query, 2 KV), untied embeddings, 512 positions, the vocabulary of its tokenizer.
     """
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
     folder = tmp_path_factory.mktemp("tiny-llama")
-    _write_tokenizer(folder, vocab_size=512)
+    vocab_size = _write_tokenizer(folder)
     config = LlamaConfig(
-        vocab_size=512,
+        vocab_size=vocab_size,
         hidden_size=64,
         intermediate_size=128,
         num_hidden_layers=2,
@@ -70,19 +71,20 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def _write_tokenizer(folder: Path, vocab_size: int) -> None:
+def _write_tokenizer(folder: Path) -> int:
+    """Train a small byte-level tokenizer; returns its size."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size,
+        vocab_size=512,
         special_tokens=["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator([" ".join(TINY_WORDS)] * 4, trainer)
+    tokenizer.train_from_iterator([TINY_TEXT] * 4, trainer)
     tokenizer.save(str(folder / "tokenizer.json"))
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
@@ -93,3 +95,4 @@ def _write_tokenizer(folder: Path, vocab_size: int) -> None:
         "clean_up_tokenization_spaces": False,
     }
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return tokenizer.get_vocab_size()

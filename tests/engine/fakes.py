@@ -25,6 +25,7 @@ from engine.records import (
     Message,
     PassedOver,
     Progress,
+    StepMode,
     StepRecord,
     StepRow,
     StepTimes,
@@ -104,7 +105,7 @@ class FakeEngine:
     ) -> None:
         self.config = config
         self.script = Script.of(config.model)
-        self.mode = "graph" if self.script.graphs and config.mode != "eager" else "eager"
+        self.mode: StepMode = "graph" if self.script.graphs and config.mode != "eager" else "eager"
         self.closed = False
         self._answer = answer or _counting
         self._live: list[Request] = []
@@ -205,8 +206,9 @@ class FakeEngine:
                 return request
         return None
 
-    def set_mode(self, mode: str) -> None:
+    def set_mode(self, mode: StepMode) -> str:
         self.mode = mode if self.script.graphs else "eager"
+        return "" if self.mode == mode else "no CUDA device"
 
     def check(self) -> None:
         held = [block for request in self._live for block in request.block_table]
@@ -239,7 +241,7 @@ class FakeEngine:
                 PassedOver("flash", "no CUDA device"),
                 PassedOver("triton", "no CUDA device"),
             ),
-            mode=self.mode,  # type: ignore[arg-type]
+            mode=self.mode,
             mode_reason=self.mode_reason,
             graph_sizes=(1, 2, 4, 8, 16, 32) if self.script.graphs else (),
             block_size=self.script.block_size,

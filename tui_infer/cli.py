@@ -1,0 +1,177 @@
+"""The command line. Imports neither torch nor textual until a command needs them."""
+
+import contextlib
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import click
+
+from engine.errors import DeviceError, EngineError
+from engine.version import __version__
+from tui_infer.options import engine_config, engine_options, sampling_options, sampling_params
+
+EXIT_CRASH, EXIT_USAGE, EXIT_INTERRUPTED, EXIT_PIPE = 1, 2, 130, 141
+EXIT_S = 3.0  # for threads and locks that would keep a finished app from ending
+
+CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+
+@click.group(invoke_without_command=True, context_settings=CONTEXT)
+@engine_options
+@click.option("--theme", metavar="NAME", help="Theme of the app.")
+@click.version_option(__version__, prog_name="tui-infer", message="%(prog)s %(version)s")
+@click.pass_context
+def cli(ctx: click.Context, theme: str | None, **engine: Any) -> int | None:
+    """Several chats streaming at once from one batching engine, with the engine's insides in view.
+
+    Without a command the app starts.
+    """
+    ctx.obj = engine
+    if ctx.invoked_subcommand is not None:
+        return None
+    return run_the_app(engine, theme)
+
+
+def run_the_app(engine: dict[str, Any], theme: str | None) -> int:
+    """Start the engine process, then the app around it; returns the exit code."""
+    from engine.client import EngineClient
+    from tui_infer.logs import log_to, new_log
+    from tui_infer.terminal import end_within, require_terminal, run_app
+
+    config = engine_config(engine)
+    require_terminal()
+    client = EngineClient(config, log_path=new_log("engine"))
+    log_path = new_log("app")
+    log_to(log_path)
+    client.launch()  # before Textual is imported: the engine imports torch meanwhile
+    try:
+        from tui_infer.app import TuiInferApp
+
+        code = run_app(TuiInferApp(client, theme=theme), log_path)
+    finally:
+        client.kill()
+    end_within(EXIT_S, code)
+    return code
+
+
+@cli.command()
+@click.option("-p", "--prompt", "prompts", multiple=True, help="A prompt; may be repeated. - reads stdin.")
+@click.option("--system", metavar="TEXT", help="System message of every chat.")
+@click.option("--raw", is_flag=True, help="Complete the prompt as it is, without the chat template.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line and prompt.")
+@sampling_options
+@engine_options
+@click.pass_obj
+def run(
+    group: dict[str, Any], prompts: Sequence[str], system: str | None, raw: bool, as_json: bool, **values: Any
+) -> int:
+    """Answer prompts without the app, all in one batch.
+
+    Without --prompt the whole of stdin is one prompt.
+    """
+    from tui_infer.headless import Job, run
+
+    if raw and system is not None:
+        raise click.UsageError("--system needs the chat template, which --raw leaves out.")
+    config, params = engine_config(group, values), sampling_params(group, values)
+    job = Job(tuple(_prompts(prompts, raw)), params, system, raw, as_json)
+    return run(config, job)
+
+
+@cli.command()
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def doctor(as_json: bool) -> int:
+    """Say what this machine, this installation and this terminal can do."""
+    from tui_infer.doctor import examine, report
+
+    return report(examine(), as_json)
+
+
+@cli.command()
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def paths(as_json: bool) -> int:
+    """Print the files and folders in use."""
+    import json
+
+    from tui_infer.locations import all_folders
+
+    folders = {name: str(path) for name, path in all_folders().items()}
+    width = max(map(len, folders))
+    lines = (f"{name:<{width}}  {path}" for name, path in folders.items())
+    click.echo(json.dumps(folders, indent=2) if as_json else "\n".join(lines))
+    return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Entry point: exit 0 when done, 2 for what the user can put right, 1 for a crash, 130 for Ctrl-C."""
+    try:
+        code = _run(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        code = EXIT_PIPE
+        _forget_stdout()
+    sys.exit(code)
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    try:
+        return cli.main(args=arguments, prog_name="tui-infer", standalone_mode=False) or 0
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        return EXIT_USAGE
+    except click.ClickException as error:
+        usage = getattr(error, "ctx", None)
+        hint = f" Try '{usage.command_path} --help'." if usage is not None else ""
+        return _complain(f"{error.format_message()}{hint}", EXIT_USAGE)
+    except EngineError as error:
+        return _complain(str(error), EXIT_CRASH if isinstance(error, DeviceError) else EXIT_USAGE)
+    except (click.Abort, KeyboardInterrupt):
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        raise
+    except Exception as error:
+        return _complain(f"{type(error).__name__}: {error}{_keep_traceback()}", EXIT_CRASH)
+
+
+def _prompts(given: Sequence[str], raw: bool) -> list[str]:
+    """The prompts of the command line, with stdin where it is asked for or where there is nothing else."""
+    if not given and sys.stdin.isatty():
+        raise click.UsageError("There is no prompt. Give one with --prompt, or pipe it in.")
+    if given.count("-") > 1:
+        raise click.UsageError("--prompt - is there twice, but stdin can be read only once.")
+    return [_stdin(raw) if prompt == "-" else prompt for prompt in given or ("-",)]
+
+
+def _stdin(raw: bool) -> str:
+    text = sys.stdin.buffer.read().decode("utf-8", errors="replace")
+    # The line end that echo and editors add is no part of a chat message; a raw prompt is kept exactly.
+    text = text if raw else text.rstrip("\r\n")
+    if not text.strip():
+        raise click.UsageError("stdin is empty, so there is no prompt.")
+    return text
+
+
+def _complain(text: str, code: int) -> int:
+    print(f"error: {' '.join(text.split())}", file=sys.stderr)
+    return code
+
+
+def _keep_traceback() -> str:
+    """Write the traceback being handled to a log; says where."""
+    from tui_infer.logs import new_log
+
+    with contextlib.suppress(OSError):
+        path = new_log("crash")
+        path.write_text(traceback.format_exc(), "utf-8")
+        return f" The traceback is in {path}"
+    traceback.print_exc()
+    return ""
+
+
+def _forget_stdout() -> None:
+    """Nobody reads stdout any more: keep the interpreter from complaining when it flushes at exit."""
+    with contextlib.suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
