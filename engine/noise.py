@@ -1,0 +1,75 @@
+"""Random numbers without a state: a hash of (seed, position, token id).
+
+Every draw is a pure function of its key, so a request gets the same noise alone, in any batch, after
+a preemption and inside a CUDA graph, and nothing has to be saved or rolled back. All integer arithmetic
+wraps modulo 2**32 or 2**64 in two's complement, with the same bits on every device.
+
+The mixing steps are multiply and xor-shift rounds; 64-bit multipliers from Steele, Lea and Flood's
+SplitMix64 (2014), 32-bit ones from Chris Wellons' "hash prospector" search for low bias.
+"""
+
+import torch
+from torch import Tensor
+
+
+def _signed(value: int, bits: int) -> int:
+    """The two's complement reading of an unsigned constant."""
+    return value - (1 << bits) if value >> (bits - 1) else value
+
+
+_POSITION = _signed(0x9E3779B97F4A7C15, 64)
+_MIX_64 = (_signed(0xBF58476D1CE4E5B9, 64), _signed(0x94D049BB133111EB, 64))
+_MIX_32 = (_signed(0xED5AD4BB, 32), _signed(0xAC4C1B51, 32), _signed(0x31848BAB, 32))
+
+
+def row_keys(seeds: Tensor, positions: Tensor) -> Tensor:
+    """Two 32-bit words a row.
+
+    Args:
+        seeds: int64 [n].
+        positions: int64 [n], the index in the sequence of the token that is drawn.
+
+    Returns:
+        int32 [n, 2].
+    """
+    bits = _mix_64(_mix_64(seeds) + positions * _POSITION)
+    return torch.stack((bits, bits >> 32), dim=1).to(torch.int32)
+
+
+def random_bits(keys: Tensor, ids: Tensor) -> Tensor:
+    """32 random bits for every token of every row: int32 keys [n, 2], int32 ids [V] -> int32 [n, V]."""
+    bits = ids ^ keys[:, :1]
+    scratch = torch.empty_like(bits)
+    _round_32(bits, scratch, 17, _MIX_32[0])
+    bits ^= keys[:, 1:]  # the second word behind a round: rows cannot be shifted copies of each other
+    _round_32(bits, scratch, 11, _MIX_32[1])
+    _round_32(bits, scratch, 15, _MIX_32[2])
+    return _round_32(bits, scratch, 14, 1)
+
+
+def log_exponential(keys: Tensor, ids: Tensor) -> Tensor:
+    """Logarithms of standard exponential draws, float32 [n, V]; their negatives are Gumbel noise.
+
+    The argmax of ``logits - log_exponential`` is a draw from the softmax of the logits (the Gumbel-max
+    trick). Draws are finite: uniform numbers keep full relative precision towards 0, where the largest
+    Gumbel values come from, and stay below 1.
+    """
+    uniform = (random_bits(keys, ids) & 0x7FFFFFFF).to(torch.float32)
+    uniform.add_(0.5).mul_(2.0**-31).clamp_(max=1.0 - 2.0**-24)
+    return uniform.neg_().log1p_().neg_().log_()
+
+
+def _mix_64(bits: Tensor) -> Tensor:
+    bits = (bits ^ ((bits >> 30) & (1 << 34) - 1)) * _MIX_64[0]
+    bits = (bits ^ ((bits >> 27) & (1 << 37) - 1)) * _MIX_64[1]
+    return bits ^ ((bits >> 31) & (1 << 33) - 1)
+
+
+def _round_32(bits: Tensor, scratch: Tensor, shift: int, multiplier: int) -> Tensor:
+    """``bits ^= bits >>> shift`` (zeros come in from the left), then a multiplication; in place."""
+    torch.bitwise_right_shift(bits, shift, out=scratch)
+    scratch &= (1 << (32 - shift)) - 1
+    bits ^= scratch
+    if multiplier != 1:
+        bits *= multiplier
+    return bits

@@ -1,0 +1,326 @@
+"""Sampling on the device: logits to token ids, every row with its own parameters.
+
+Per row, in this order: penalties, temperature, top-k, top-p over what top-k left, min-p against the
+most likely token. All filters become one threshold per row, and the token is the argmax of the logits
+above it plus noise. ``sample`` reads nothing back and has no shape that depends on data, so it can be
+captured in a CUDA graph; what a batch needs at all is decided on the host, in ``SamplingBatch``.
+A row's token depends on its own logits and parameters only, never on the rows beside it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import chain
+
+import torch
+from torch import Tensor
+
+from engine.noise import log_exponential, row_keys
+from engine.request import Request, SamplingParams
+
+GREEDY_BELOW = 1e-5  # temperatures below differ from greedy by less than float32 logits can tell
+SORTED_TOP_K = 512  # up to here top-k sorts; beyond, and for top-p alone, selecting by digits is faster
+MASS_BITS = 40  # probability mass is counted in integers, so that sums do not depend on their order
+NO_TOKEN = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Penalties:
+    """What rows with penalties look at. Columns are token ids."""
+
+    repetition: Tensor  # float32 [n, 1]
+    presence: Tensor  # float32 [n, 1]
+    frequency: Tensor  # float32 [n, 1]
+    seen: Tensor  # bool [n, V]: in prompt or output
+    counts: Tensor  # float32 [n, V]: times in the output
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingBatch:
+    """Parameters of a batch as columns; row i belongs to request i."""
+
+    greedy: Tensor  # bool [n]
+    temperature: Tensor  # float32 [n, 1], 1 in greedy rows
+    top_k: Tensor  # int64 [n, 1], 0 is off
+    top_p: Tensor  # float64 [n, 1]
+    min_p: Tensor  # float32 [n, 1]
+    seed: Tensor  # int64 [n]
+    position: Tensor  # int64 [n]
+    penalties: Penalties | None
+    all_greedy: bool
+    sorted_k: int  # columns to sort, 0 for none
+    select_k: bool  # a top-k too large to sort
+    select_p: bool  # a top-p that is not bounded by a sorted top-k
+    any_top_p: bool
+    any_min_p: bool
+    logprobs: int  # most alternatives that any row wants
+
+    @classmethod
+    def of(cls, requests: Sequence[Request], device: torch.device, vocab_size: int) -> "SamplingBatch":
+        """Columns for the next token of each request; two copies to the device, more with penalties."""
+        params = [request.params for request in requests]
+        greedy = [_is_greedy(p) for p in params]
+        drawn = [p for p, still in zip(params, greedy) if not still]
+        sorted_k = max((p.top_k for p in drawn if p.top_k <= SORTED_TOP_K), default=0)
+        device = _sampling_device(device)
+        reals = _columns(
+            [
+                [1.0 if still else p.temperature for p, still in zip(params, greedy)],
+                [p.top_p for p in params],
+                [p.min_p for p in params],
+            ],
+            torch.float64,
+            device,
+        )
+        ids = _columns(
+            [
+                greedy,
+                [p.top_k for p in params],
+                [request.seed for request in requests],
+                [request.num_tokens for request in requests],
+            ],
+            torch.int64,
+            device,
+        )
+        return cls(
+            greedy=ids[0].bool(),
+            temperature=reals[0].float()[:, None],
+            top_k=ids[1][:, None],
+            top_p=reals[1][:, None],
+            min_p=reals[2].float()[:, None],
+            seed=ids[2],
+            position=ids[3],
+            penalties=_penalties(requests, device, vocab_size) if any(map(_penalised, params)) else None,
+            all_greedy=not drawn,
+            sorted_k=min(vocab_size, 1 << (sorted_k - 1).bit_length()) if sorted_k else 0,
+            select_k=any(p.top_k > SORTED_TOP_K for p in drawn),
+            select_p=any(p.top_p < 1.0 and not 0 < p.top_k <= SORTED_TOP_K for p in drawn),
+            any_top_p=any(p.top_p < 1.0 for p in drawn),
+            any_min_p=any(p.min_p > 0.0 for p in drawn),
+            logprobs=max((p.logprobs for p in params), default=0),
+        )
+
+
+@dataclass(slots=True)
+class Sampled:
+    """The new tokens, still on the device.
+
+    A row whose logits have no finite maximum (NaN, or nothing allowed) gives ``NO_TOKEN``; its
+    request has to fail. Log probabilities are of the model's raw logits, whatever was drawn.
+    """
+
+    token_ids: Tensor  # int64 [n]
+    logprobs: Tensor | None = None  # float32 [n], of the new tokens
+    top_ids: Tensor | None = None  # int64 [n, k], most likely first
+    top_logprobs: Tensor | None = None  # float32 [n, k]
+    _host: tuple[list[int], list[float], list[list[int]], list[list[float]]] | None = field(
+        default=None, repr=False
+    )
+
+    def logprobs_of(self, row: int, count: int) -> dict[int, float]:
+        """The new token of ``row`` and its ``count`` most likely ones; waits for the device once."""
+        if self.logprobs is None or self.top_ids is None or self.top_logprobs is None:
+            return {}
+        if self._host is None:
+            self._host = (
+                self.token_ids.tolist(),
+                self.logprobs.tolist(),
+                self.top_ids.tolist(),
+                self.top_logprobs.tolist(),
+            )
+        tokens, chosen, top_ids, top_logprobs = self._host
+        result = dict(zip(top_ids[row][:count], top_logprobs[row][:count]))
+        result[tokens[row]] = chosen[row]
+        return result
+
+
+def sample(logits: Tensor, batch: SamplingBatch) -> Sampled:
+    """Draw the next token of every row.
+
+    Args:
+        logits: [n, V] of any floating dtype; not changed.
+        batch: the parameters of the same n rows.
+    """
+    logits = logits.to(device=batch.greedy.device, dtype=torch.float32)
+    scores = logits if batch.penalties is None else _penalise(logits, batch.penalties)
+    highest, tokens = scores.max(dim=-1)
+    if not batch.all_greedy:
+        scaled = scores.sub(highest[:, None]).div_(batch.temperature)
+        lowest, single = _thresholds(scaled, batch)
+        noise = log_exponential(
+            row_keys(batch.seed, batch.position), _token_ids(scaled.shape[1], scaled.device)
+        )
+        drawn = torch.sub(scaled, noise, out=noise)
+        if lowest is not None:
+            drawn.masked_fill_(scaled < lowest, -torch.inf)
+        tokens = torch.where(batch.greedy | single, tokens, drawn.argmax(dim=-1))
+    tokens = tokens.masked_fill(~highest.isfinite(), NO_TOKEN)
+    if not batch.logprobs:
+        return Sampled(tokens)
+    all_logprobs = logits.log_softmax(dim=-1)
+    top = all_logprobs.topk(min(batch.logprobs, logits.shape[1]), dim=-1)
+    chosen = all_logprobs.gather(1, tokens.clamp(min=0)[:, None])[:, 0]
+    return Sampled(tokens, chosen, top.indices, top.values)
+
+
+# --- filters ---------------------------------------------------------------------------------------
+
+
+def _thresholds(scaled: Tensor, batch: SamplingBatch) -> tuple[Tensor | None, Tensor]:
+    """The lowest value that may be drawn, float32 [n, 1], and rows where only the best may, bool [n].
+
+    ``scaled`` is logits over temperature with a maximum of 0. Values equal to the lowest all stay.
+    """
+    lowest: Tensor | None = None
+    single = torch.zeros_like(batch.greedy)
+    if batch.sorted_k:
+        lowest, single = _sorted_threshold(scaled, batch)
+    if batch.select_k or batch.select_p:
+        selected, alone = _selected_threshold(scaled, batch)
+        lowest = selected if lowest is None else torch.maximum(lowest, selected)
+        single = single | alone
+    if batch.any_min_p:
+        relative = batch.min_p.log()  # min_p 0 is minus infinity: no bound
+        lowest = relative if lowest is None else torch.maximum(lowest, relative)
+    return lowest, single
+
+
+def _sorted_threshold(scaled: Tensor, batch: SamplingBatch) -> tuple[Tensor, Tensor]:
+    """Rows with a small top-k: top-k and top-p over the sorted best; no bound for the other rows."""
+    best = scaled.topk(batch.sorted_k, dim=-1).values
+    here = (batch.top_k > 0) & (batch.top_k <= SORTED_TOP_K)
+    last = batch.top_k.clamp(1, best.shape[1]) - 1
+    single = torch.zeros_like(batch.greedy)
+    if batch.any_top_p:
+        columns = torch.arange(best.shape[1], device=best.device)
+        mass = _mass(best).masked_fill_(columns > last, 0).cumsum(dim=-1)
+        wanted = _wanted(mass[:, -1:], batch.top_p)
+        last = torch.minimum(last, (mass < wanted).sum(dim=-1, keepdim=True))
+        single = (here & (mass[:, :1] >= wanted))[:, 0]
+    return best.gather(1, last).masked_fill_(~here, -torch.inf), single
+
+
+def _selected_threshold(scaled: Tensor, batch: SamplingBatch) -> tuple[Tensor, Tensor]:
+    """Rows with a large top-k, or top-p without a small one; no bound for the other rows."""
+    # Not negative, so its bits order like its value: 0 is the most likely token.
+    distance = scaled.abs().view(torch.int32)
+    farthest = torch.full_like(batch.top_k, torch.iinfo(torch.int32).max)
+    if batch.select_k:
+        here = batch.top_k > SORTED_TOP_K
+        nearest = _select(distance, torch.ones_like(distance, dtype=torch.int64), batch.top_k)
+        farthest = torch.where(here, nearest, farthest)
+    single = torch.zeros_like(batch.greedy)
+    if batch.select_p:
+        here = (batch.top_p < 1.0) & ((batch.top_k == 0) | (batch.top_k > SORTED_TOP_K))
+        mass = _mass(scaled)
+        if batch.select_k:
+            mass.masked_fill_(distance > farthest, 0)
+        wanted = _wanted(mass.sum(dim=-1, keepdim=True), batch.top_p)
+        farthest = torch.where(here, torch.minimum(farthest, _select(distance, mass, wanted)), farthest)
+        single = (here & (wanted <= 1 << MASS_BITS))[:, 0]
+    bound = farthest.clamp(max=0x7F800000).to(torch.int32).view(torch.float32)  # at most infinity
+    return -bound, single
+
+
+def _select(keys: Tensor, weights: Tensor, wanted: Tensor) -> Tensor:
+    """The smallest key up to which the weights reach what is wanted, exactly; a radix select.
+
+    Args:
+        keys: int32 [n, V], not negative.
+        weights: int64 [n, V], not negative; sums must stay under 2**63.
+        wanted: int64 [n, 1].
+
+    Returns:
+        int64 [n, 1]; the largest int32 where the weights do not reach it.
+    """
+    found = torch.zeros_like(wanted)
+    before = torch.zeros_like(wanted)  # weight of all keys smaller than any that starts with ``found``
+    for shift, bits in ((20, 11), (10, 10), (0, 10)):
+        size = 1 << bits
+        digits = keys >> shift
+        outside = (digits >> bits) != found
+        columns = (digits & (size - 1)).masked_fill_(outside, size).to(torch.int64)
+        sums = weights.new_zeros(keys.shape[0], size + 1).scatter_add_(1, columns, weights)
+        reached = sums[:, :size].cumsum(dim=-1).add_(before)
+        digit = (reached < wanted).sum(dim=-1, keepdim=True).clamp_(max=size - 1)
+        before = torch.where(digit > 0, reached.gather(1, (digit - 1).clamp_(min=0)), before)
+        found = (found << bits) | digit
+    return found
+
+
+def _mass(scaled: Tensor) -> Tensor:
+    """Unnormalised probability in units of ``2**-MASS_BITS`` of the most likely token, int64."""
+    return scaled.exp().mul_(2.0**MASS_BITS).to(torch.int64)
+
+
+def _wanted(total: Tensor, top_p: Tensor) -> Tensor:
+    """Mass that the kept tokens must reach, at least 1."""
+    return (total.to(torch.float64) * top_p).ceil_().to(torch.int64).clamp_(min=1)
+
+
+def _penalise(logits: Tensor, penalties: Penalties) -> Tensor:
+    """Repetition divides positive and multiplies negative logits (Keskar et al. 2019, CTRL)."""
+    repeated = torch.where(logits > 0, logits / penalties.repetition, logits * penalties.repetition)
+    logits = torch.where(penalties.seen, repeated, logits)
+    logits = logits - penalties.frequency * penalties.counts
+    return logits - penalties.presence * (penalties.counts > 0)
+
+
+# --- host side -------------------------------------------------------------------------------------
+
+
+def _is_greedy(params: SamplingParams) -> bool:
+    return params.temperature < GREEDY_BELOW or params.top_k == 1 or params.min_p == 1.0
+
+
+def _penalised(params: SamplingParams) -> bool:
+    return (
+        params.repetition_penalty != 1.0 or params.presence_penalty != 0.0 or params.frequency_penalty != 0.0
+    )
+
+
+def _penalties(requests: Sequence[Request], device: torch.device, vocab_size: int) -> Penalties:
+    """Dense columns of what each penalised row has said; prompt and output stay apart."""
+    reals = _columns(
+        [
+            [request.params.repetition_penalty for request in requests],
+            [request.params.presence_penalty for request in requests],
+            [request.params.frequency_penalty for request in requests],
+        ],
+        torch.float32,
+        device,
+    )
+    rows = [row for row, request in enumerate(requests) if _penalised(request.params)]
+    outputs = _flat_ids([(row, requests[row].output_ids) for row in rows], device, vocab_size)
+    prompts = _flat_ids([(row, requests[row].prompt_ids) for row in rows], device, vocab_size)
+    shape = (len(requests), vocab_size)
+    counts = torch.zeros(shape, device=device)
+    counts.view(-1).index_add_(0, outputs, torch.ones(len(outputs), device=device))
+    seen = counts > 0
+    seen.view(-1)[prompts] = True
+    repetition, presence, frequency = (column[:, None] for column in reals)
+    return Penalties(repetition, presence, frequency, seen, counts)
+
+
+def _flat_ids(rows: list[tuple[int, list[int]]], device: torch.device, vocab_size: int) -> Tensor:
+    """Token ids of all rows as places in a flattened [n, V]."""
+    ids = torch.tensor(list(chain.from_iterable(ids for _, ids in rows)), dtype=torch.int64)
+    starts = torch.tensor([row * vocab_size for row, _ in rows], dtype=torch.int64)
+    lengths = torch.tensor([len(ids) for _, ids in rows], dtype=torch.int64)
+    return (ids + starts.repeat_interleave(lengths)).to(device)
+
+
+def _columns(columns: list[list], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """One copy for several columns; pinned, so that the host does not wait for it."""
+    host = torch.tensor(columns, dtype=dtype, pin_memory=device.type == "cuda")
+    return host.to(device, non_blocking=True)
+
+
+def _sampling_device(device: torch.device) -> torch.device:
+    """Metal has neither float64 nor 64-bit scatter; there the logits come to the CPU."""
+    return torch.device("cpu") if device.type == "mps" else device
+
+
+@lru_cache(maxsize=8)
+def _token_ids(vocab_size: int, device: torch.device) -> Tensor:
+    return torch.arange(vocab_size, dtype=torch.int32, device=device)
