@@ -12,7 +12,7 @@ from engine.models.memory import require
 from engine.models.quiet import quiet
 from engine.models.source import ModelSource, OnProgress, no_progress, resolve
 from engine.models.support import context_limit, end_token_ids, model_class
-from engine.models.weights import Shards, build, num_bytes
+from engine.models.weights import Build, Shards, num_bytes
 from engine.records import Progress
 
 __all__ = ["Loaded", "ModelSource", "load", "resolve"]
@@ -64,17 +64,25 @@ def load(
     progress(Progress("loading", source.name))
     quiet()
     config = read_config(source, trust_remote_code)
-    kind = model_class(config, source.name)
-    shards = Shards(source.path)
-    half = "" if dtype.itemsize < 4 else "use --dtype bfloat16 for half of it, "
-    require(
-        shards.num_bytes(dtype), device, f"{source.name} in {str(dtype).removeprefix('torch.')}",
-        f"Close other programs, {half}or take a smaller model.",
-    )  # fmt: skip
-    tokenizer = read_tokenizer(source, trust_remote_code)
-    model = build(
-        kind, config, source.path, shards, dtype, device, attn_implementation, trust_remote_code, progress
+    build = Build(
+        kind=model_class(config, source.name, source.path if trust_remote_code else None),
+        config=config,
+        folder=source.path,
+        shards=Shards(source.path),
+        dtype=dtype,
+        device=device,
+        attention=attn_implementation,
+        trust_remote_code=trust_remote_code,
     )
+    half = "use --dtype bfloat16 for half of it, " if dtype.itemsize == 4 else ""
+    require(
+        build.shards.num_bytes(dtype),
+        device,
+        f"{source.name} in {str(dtype).removeprefix('torch.')}",
+        f"Close other programs, {half}or take a smaller model.",
+    )
+    tokenizer = read_tokenizer(source, trust_remote_code)
+    model = build.run(progress)
     limit, note = context_limit(config)
     ends = end_token_ids(tokenizer, config, getattr(model, "generation_config", None))
     return Loaded(

@@ -37,7 +37,10 @@ def require(need: int, device: torch.device, what: str, hint: str) -> None:
 
 def size_text(num_bytes: int) -> str:
     """Bytes for people, in binary units."""
-    return f"{num_bytes / 2**30:.1f} GiB" if num_bytes >= 2**30 else f"{num_bytes / 2**20:.0f} MiB"
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if num_bytes >= size:
+            return f"{num_bytes / size:.1f} {unit}"
+    return f"{num_bytes} bytes"
 
 
 def _meminfo_available() -> int | None:

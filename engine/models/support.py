@@ -1,5 +1,6 @@
 """Which models the paged engine can run, told from the configuration before any weight is read."""
 
+from pathlib import Path
 from typing import Any
 
 from engine.errors import ModelError
@@ -10,8 +11,11 @@ OTHER_MODEL = (
 )
 
 
-def model_class(config: Any, name: str) -> Any:
+def model_class(config: Any, name: str, code: Path | None = None) -> Any:
     """The transformers class of a configuration, once every check is passed.
+
+    Args:
+        code: folder whose own Python code may be run, for models that are not part of transformers.
 
     Raises:
         ModelError: naming the architecture and the feature that the engine lacks.
@@ -21,7 +25,8 @@ def model_class(config: Any, name: str) -> Any:
     architecture = (getattr(config, "architectures", None) or [config.model_type])[0]
     if getattr(config, "is_encoder_decoder", False):
         raise _unsupported(name, architecture, "it is an encoder-decoder")
-    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+    own = (getattr(config, "auto_map", None) or {}).get("AutoModelForCausalLM") if code else None
+    if own is None and type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         raise _unsupported(
             name, architecture, "it does not generate text token by token (no causal language model)"
         )
@@ -30,7 +35,7 @@ def model_class(config: Any, name: str) -> Any:
     reason = unsupported_feature(config)
     if reason:
         raise _unsupported(name, architecture, reason)
-    found = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    found = _own_class(own, code) if own and code else MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
     if not getattr(found, "_supports_attention_backend", False):
         raise _unsupported(
             name, architecture, "its attention code in transformers cannot be replaced by the paged one"
@@ -111,6 +116,12 @@ def end_token_ids(tokenizer: Any, *configs: Any) -> set[int]:
         if value is not None:
             found.update(value if isinstance(value, list | tuple) else (value,))
     return {int(value) for value in found}
+
+
+def _own_class(reference: str, folder: Path) -> Any:
+    from transformers.dynamic_module_utils import get_class_from_dynamic_module
+
+    return get_class_from_dynamic_module(reference, str(folder), local_files_only=True)
 
 
 def _unsupported(name: str, architecture: str, reason: str) -> ModelError:

@@ -1,5 +1,7 @@
 """Weights from safetensors into a transformers model, mapped from disk where they need no cast."""
 
+import math
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,40 +13,28 @@ from engine.errors import ModelError
 from engine.models.source import OnProgress, weight_files
 from engine.records import Progress
 
-NUM_BYTES = {
-    "F64": 8,
-    "I64": 8,
-    "U64": 8,
-    "F32": 4,
-    "I32": 4,
-    "U32": 4,
-    "BF16": 2,
-    "F16": 2,
-    "I16": 2,
-    "U16": 2,
-}
 FLOATS = ("F64", "F32", "BF16", "F16")
+OTHER_BYTES = {"I64": 8, "U64": 8, "I32": 4, "U32": 4, "I16": 2, "U16": 2}
 
 
 class Shards:
-    """The safetensors files of a folder: which tensors there are, and their sizes, from the headers alone.
+    """The safetensors files of a folder: which tensors there are and their shapes, from the headers alone.
 
     Raises:
         ModelError: a file cannot be read.
     """
 
     def __init__(self, folder: Path) -> None:
-        self.files: dict[str, Path] = {}
-        self.elements: dict[str, int] = {}
+        self.shapes: dict[str, tuple[int, ...]] = {}
         self._stored: dict[str, str] = {}
-        for path in weight_files(folder):
+        self._paths = weight_files(folder)
+        for path in self._paths:
             try:
                 with safe_open(path, framework="pt") as file:
                     for name in file.keys():  # noqa: SIM118 - not a dict
                         part = file.get_slice(name)
-                        self.files[name] = path
+                        self.shapes[name] = tuple(part.get_shape())
                         self._stored[name] = part.get_dtype()
-                        self.elements[name] = _product(part.get_shape())
             except (SafetensorError, OSError) as error:
                 raise ModelError(
                     f"{path} cannot be read: {error}.", "The file may be cut short; fetch it again."
@@ -53,110 +43,113 @@ class Shards:
     def num_bytes(self, dtype: torch.dtype) -> int:
         """Memory of all tensors once floating ones are ``dtype``."""
         total = 0
-        for name, elements in self.elements.items():
+        for name, shape in self.shapes.items():
             stored = self._stored[name]
-            total += elements * (dtype.itemsize if stored in FLOATS else NUM_BYTES.get(stored, 1))
+            total += math.prod(shape) * (dtype.itemsize if stored in FLOATS else OTHER_BYTES.get(stored, 1))
         return total
 
     def read(self, dtype: torch.dtype, device: torch.device, progress: OnProgress) -> dict[str, Tensor]:
         """All tensors on ``device``. Those stored as ``dtype`` stay mapped to the file on a CPU."""
         tensors: dict[str, Tensor] = {}
-        total, done = sum(self.elements.values()) or 1, 0
-        for path in sorted(set(self.files.values())):
+        done, total = 0, sum(math.prod(shape) for shape in self.shapes.values()) or 1
+        for path in self._paths:
             with safe_open(path, framework="pt", device=str(device)) as file:
                 for name in file.keys():  # noqa: SIM118
                     tensor = file.get_tensor(name)
                     tensors[name] = tensor.to(dtype) if tensor.is_floating_point() else tensor
-                    done += self.elements[name]
+                    done += tensor.numel()
                     progress(Progress("loading weights", path.name, done / total))
         return tensors
 
 
-def build(
-    kind: Any, config: Any, folder: Path, shards: Shards, dtype: torch.dtype, device: torch.device,
-    attention: str, trust_remote_code: bool, progress: OnProgress,
-) -> nn.Module:  # fmt: skip
-    """A model with its weights.
+@dataclass(frozen=True, slots=True)
+class Build:
+    """What a model is made from.
 
-    Where file and module names agree, tensors are put in place as they are; that is some ten times faster
-    than the general way, which renames, fuses and initialises, and which is taken for everything else.
-
-    Raises:
-        ModelError: weights are missing or have other shapes than the configuration says.
+    Attributes:
+        kind: transformers model class.
+        attention: name of the attention implementation.
     """
-    model = _direct(kind, config, shards, dtype, device, attention, progress)
-    if model is None:
-        model = _general(kind, config, folder, dtype, device, attention, trust_remote_code, progress)
-    return model.eval().requires_grad_(False)
 
+    kind: Any
+    config: Any
+    folder: Path
+    shards: Shards
+    dtype: torch.dtype
+    device: torch.device
+    attention: str
+    trust_remote_code: bool
 
-def _direct(
-    kind: Any, config: Any, shards: Shards, dtype: torch.dtype, device: torch.device,
-    attention: str, progress: OnProgress,
-) -> nn.Module | None:  # fmt: skip
-    try:
-        from transformers.initialization import no_init_weights
-    except ImportError:
-        return None
-    with (
-        no_init_weights()
-    ):  # untouched pages: they cost address space, not memory, until the weights replace them
-        model = kind._from_config(config, attn_implementation=attention, dtype=dtype)
-    if getattr(model, "_keep_in_fp32_modules", None) or getattr(model, "_keep_in_fp32_modules_strict", None):
-        return None
-    wanted = model.state_dict()
-    tied = set(model._tied_weights_keys or ()) if config.tie_word_embeddings else set()
-    if set(shards.files) != set(wanted) - tied:
-        return None
-    if any(shards.elements[name] != value.numel() for name, value in wanted.items() if name not in tied):
-        return None
-    tensors = shards.read(dtype, device, progress)
-    if any(tensors[name].shape != value.shape for name, value in wanted.items() if name not in tied):
-        return None
-    model.load_state_dict(tensors, strict=False, assign=True)
-    model.tie_weights()
-    return model.to(device)
+    def run(self, progress: OnProgress) -> nn.Module:
+        """The model with its weights, in eval mode and without gradients.
 
+        Where file and module names agree, tensors are put in place as they are; that is some ten times
+        faster than the general way, which renames, fuses and initialises, and serves everything else.
 
-def _general(
-    kind: Any, config: Any, folder: Path, dtype: torch.dtype, device: torch.device,
-    attention: str, trust_remote_code: bool, progress: OnProgress,
-) -> nn.Module:  # fmt: skip
-    progress(Progress("loading weights", folder.name))
-    try:
-        model, info = kind.from_pretrained(
-            str(folder), config=config, dtype=dtype, attn_implementation=attention, local_files_only=True,
-            use_safetensors=True, trust_remote_code=trust_remote_code, output_loading_info=True,
-        )  # fmt: skip
-    except (RuntimeError, ValueError, KeyError, OSError) as error:
-        raise ModelError(
-            f"The weights in {folder} do not fit the configuration: {_first_line(error)}",
-            "Fetch config.json and the weights from the same revision.",
-        ) from error
-    missing = sorted(info["missing_keys"])
-    if missing:
-        raise ModelError(
-            f"{folder} lacks {len(missing)} weights, such as {missing[0]}.",
-            "The download was not finished; fetch it again.",
-        )
-    progress(Progress("loading weights", folder.name, 1.0))
-    return model.to(device)
+        Raises:
+            ModelError: weights are missing or have other shapes than the configuration says.
+        """
+        model = self._direct(progress)
+        if model is None:
+            model = self._general(progress)
+        return model.to(self.device).eval().requires_grad_(False)
+
+    def _direct(self, progress: OnProgress) -> Any | None:
+        try:
+            from transformers.initialization import no_init_weights
+        except ImportError:
+            return None
+        # Not built on the meta device, where position frequencies would be lost. The parameters are pages
+        # never touched, so until they are replaced they cost address space and no memory.
+        with no_init_weights():
+            model = self.kind._from_config(self.config, attn_implementation=self.attention, dtype=self.dtype)
+        if any(
+            getattr(model, name, None) for name in ("_keep_in_fp32_modules", "_keep_in_fp32_modules_strict")
+        ):
+            return None
+        tied = set(model._tied_weights_keys or ()) if self.config.tie_word_embeddings else set()
+        wanted = {name: tuple(value.shape) for name, value in model.state_dict().items() if name not in tied}
+        if wanted != self.shards.shapes:
+            return None
+        model.load_state_dict(self.shards.read(self.dtype, self.device, progress), strict=False, assign=True)
+        model.tie_weights()
+        if (self.folder / "generation_config.json").is_file():
+            settings = type(model.generation_config)
+            model.generation_config = settings.from_pretrained(str(self.folder), local_files_only=True)
+        return model
+
+    def _general(self, progress: OnProgress) -> Any:
+        progress(Progress("loading weights", self.folder.name))
+        try:
+            model, info = self.kind.from_pretrained(
+                str(self.folder),
+                config=self.config,
+                dtype=self.dtype,
+                attn_implementation=self.attention,
+                trust_remote_code=self.trust_remote_code,
+                local_files_only=True,
+                use_safetensors=True,
+                output_loading_info=True,
+            )
+        except (RuntimeError, ValueError, KeyError, OSError) as error:
+            raise ModelError(
+                f"The weights in {self.folder} do not fit the configuration: {_first_line(error)}",
+                "Fetch config.json and the weights from the same revision.",
+            ) from error
+        missing = sorted(info["missing_keys"])
+        if missing:
+            raise ModelError(
+                f"{self.folder} lacks {len(missing)} weights, such as {missing[0]}.",
+                "Fetch config.json and the weights from the same revision.",
+            )
+        progress(Progress("loading weights", self.folder.name, 1.0))
+        return model
 
 
 def num_bytes(model: nn.Module) -> int:
     """Bytes of parameters and buffers; tied ones count once."""
-    storages = {
-        tensor.untyped_storage().data_ptr(): tensor.numel() * tensor.element_size()
-        for tensor in [*model.parameters(), *model.buffers()]
-    }
-    return sum(storages.values())
-
-
-def _product(shape: list[int]) -> int:
-    result = 1
-    for size in shape:
-        result *= int(size)
-    return result
+    tensors = {tensor.data_ptr(): tensor for tensor in [*model.parameters(), *model.buffers()]}
+    return sum(tensor.nbytes for tensor in tensors.values())
 
 
 def _first_line(error: Exception) -> str:
