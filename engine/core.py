@@ -12,7 +12,6 @@ from engine.config import EngineConfig
 from engine.errors import DeviceError, EngineError, RequestError
 from engine.graphs import GraphPool
 from engine.records import (
-    BlockOwner,
     BlockSnapshot,
     EngineStatus,
     Message,
@@ -101,7 +100,7 @@ class Engine:
             if params.seed is not None
             else hash((self.config.seed, self._next_id)) & (2**63 - 1),
         )
-        detokenizer = Detokenizer(self.tokenizer, params.stop)
+        detokenizer = Detokenizer(self.tokenizer, params.stop, hidden=self._eos)
         self.scheduler.add(request)
         self._live[request.id] = request
         self._texts[request.id] = detokenizer
@@ -155,7 +154,7 @@ class Engine:
         try:
             output = self.runner.run(plan)
         except (RuntimeError, MemoryError) as error:
-            self._fail(error)
+            self._fail(error, plan)
             raise DeviceError(
                 f"The device failed in step {self._steps}: {error}", "Restart the engine."
             ) from error
@@ -185,7 +184,7 @@ class Engine:
         if request.id in output.logprobs:
             request.logprobs.append(output.logprobs[request.id])
         try:
-            reason = stop_reason(request, self._eos, self._status.max_model_len)
+            reason = stop_reason(request, self._eos, self.scheduler.max_model_len)
             piece = self._texts[request.id].push([token])
             request.text += piece.text
             if piece.stopped:
@@ -231,7 +230,7 @@ class Engine:
             graph_size=dispatch.size if dispatch else None,
             active=len(plan.decode) + len(plan.prefill),
             waiting=self.scheduler.num_waiting,
-            prefill_tokens=sum(chunk.end - chunk.start for chunk in plan.prefill),
+            prefill_tokens=plan.prefill_tokens,
             cached_tokens=plan.cached_tokens,
             decode_tokens=len(plan.decode),
             ms=times,
@@ -242,11 +241,14 @@ class Engine:
             finished=finished,
         )
 
-    def _fail(self, error: BaseException) -> None:
+    def _fail(self, error: BaseException, plan: StepPlan) -> None:
+        """Nothing that the step wrote is trusted: requests end and no cached block stays."""
         self._failed = f"The device failed: {error}"
+        self.scheduler.abandoned(plan)
         for request in list(self._live.values()):
             self._flush_text(request)
             self.scheduler.finish(request, FinishReason.ERROR, self._failed)
+        self.pool.clear_cache()
         self._drop_finished()
 
     # --- control and state -------------------------------------------------------------------------
@@ -275,12 +277,7 @@ class Engine:
 
     def block_snapshot(self) -> BlockSnapshot:
         """The whole pool as it is now, for a reader that missed changes."""
-        owners = [
-            BlockOwner(block, request.id, index)
-            for request in self._live.values()
-            for index, block in enumerate(request.block_table)
-        ]
-        return BlockSnapshot(step=self._steps, owners=owners, published=self.pool.published())
+        return self.scheduler.snapshot(self._steps)
 
     # --- headless ----------------------------------------------------------------------------------
 

@@ -103,7 +103,7 @@ class ModelRunner:
         positions: list[int] = []
         rows: list[int] = []
         for chunk in chunks:
-            input_ids += chunk.request.token_ids()[chunk.start : chunk.end]
+            input_ids += chunk.token_ids()
             positions += range(chunk.start, chunk.end)
             if chunk.completes:
                 rows.append(len(input_ids) - 1)

@@ -68,7 +68,12 @@ def build(config: EngineConfig, progress: Callable[[Progress], None]) -> Parts:
     num_blocks = _num_blocks(config, shape, block_size, info)
     max_model_len = _max_model_len(config, loaded.max_model_len, (num_blocks - 1) * block_size)
     cache = KVCache(shape, num_blocks, block_size, info.device)
-    pool = BlockPool(num_blocks, block_size, prefix_cache=config.prefix_cache)
+    pool = BlockPool(
+        num_blocks,
+        block_size,
+        prefix_cache=config.prefix_cache,
+        identity={"model": str(source.path), "dtype": str(dtype)},
+    )
     scheduler = Scheduler(
         pool, max_batch=config.max_batch, prefill_chunk=config.prefill_chunk, max_model_len=max_model_len
     )
@@ -102,7 +107,7 @@ def build(config: EngineConfig, progress: Callable[[Progress], None]) -> Parts:
         kv_bytes=cache.num_bytes,
         graph_bytes=0,
         max_batch=config.max_batch,
-        max_model_len=max_model_len,
+        max_model_len=scheduler.max_model_len,
         prefill_chunk=config.prefill_chunk,
         prefix_cache=config.prefix_cache,
         vocab_size=vocab_size,
@@ -111,6 +116,7 @@ def build(config: EngineConfig, progress: Callable[[Progress], None]) -> Parts:
         transformers=transformers.__version__,
         pid=os.getpid(),
         load_s=time.perf_counter() - began,
+        notes=loaded.notes,
     )
     return Parts(loaded.tokenizer, loaded.eos_token_ids, pool, scheduler, runner, graphs, status)
 

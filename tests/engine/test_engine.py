@@ -139,7 +139,7 @@ def test_the_next_turn_keeps_the_token_ids_of_the_history(engine):
     ("prompt", "word"),
     [
         ("", "empty"),
-        ([], "empty"),
+        ([], "no messages"),
         ([10**9], "1000000000"),
         ([{"content": "x"}], "role"),
         ([1] * 9000, "9000"),

@@ -1,0 +1,1 @@
+"""Measured runs: scripts here, their results beside them."""
