@@ -1,0 +1,276 @@
+"""The app: the engine's client on one side, the state in the middle, the screen on the other."""
+
+from time import monotonic
+from typing import get_args
+
+from textual.app import App
+from textual.timer import Timer
+
+from engine.client import Client
+from engine.request import SamplingParams
+from tui_infer.commands import TuiCommands
+from tui_infer.config import Settings
+from tui_infer.keys import app_bindings
+from tui_infer.nvml import GpuMonitor, GpuReading
+from tui_infer.screens.ask import Ask, Rename
+from tui_infer.screens.help import HelpScreen
+from tui_infer.screens.main import MainScreen
+from tui_infer.state import AppState, Topic
+from tui_infer.themes import choose_theme, load_themes
+
+QUIT_TWICE_S = 2.0
+INSPECTOR_PERIOD_S = 0.1
+GPU_PERIOD_S = 1.0
+
+
+class TuiInferApp(App[int], inherit_bindings=False):
+    """Owns the state and the client. Events are applied as they come; the screen is brought up to date at
+    most ``settings.fps`` times a second, and no timer runs while nothing changes.
+    """
+
+    TITLE = "tui-infer"
+    CSS_PATH = "screens/main.tcss"  # the default screen's own CSS_PATH would not be read
+    COMMANDS = {TuiCommands}
+    BINDINGS = app_bindings()
+    ENABLE_COMMAND_PALETTE = True
+
+    def __init__(self, client: Client, *, theme: str | None = None, settings: Settings | None = None) -> None:
+        super().__init__()
+        self.settings = settings or Settings()
+        self.client = client
+        self.state = AppState(
+            client.send,
+            params=SamplingParams(
+                temperature=self.settings.temperature,
+                top_p=self.settings.top_p,
+                max_tokens=self.settings.max_tokens,
+            ),
+            system=self.settings.system,
+        )
+        self.state.layout.name = self.settings.layout
+        self.gpu_reading = GpuReading()
+        self._gpu = GpuMonitor(None)
+        self._dirty: set[tuple[str, str]] = set()
+        self._inspector_due = False
+        self._inspector_shown_s = 0.0
+        self._frame_timer: Timer | None = None
+        self._gpu_timer: Timer | None = None
+        self._interrupted_s = float("-inf")
+        self._load_themes(theme or self.settings.theme)
+        for topic in get_args(Topic):
+            self._watch_topic(topic)
+        client.on_event = self.state.apply
+
+    # --- themes ------------------------------------------------------------------------------------
+
+    def _load_themes(self, wanted: str) -> None:
+        themes, problems = load_themes()
+        self.theme_names = [theme.name for theme in themes]
+        for theme in themes:
+            self.register_theme(theme)
+        name, problem = choose_theme(wanted, themes)
+        self.theme = name
+        for text in [*problems, problem]:
+            if text:
+                self.state.notice("Theme not used", text, "warning")
+
+    def action_use_theme(self, name: str) -> None:
+        self.theme = name
+
+    def action_next_theme(self) -> None:
+        names = self.theme_names or [self.theme]
+        index = names.index(self.theme) if self.theme in names else -1
+        self.theme = names[(index + 1) % len(names)]
+
+    # --- start and frames --------------------------------------------------------------------------
+
+    def get_default_screen(self) -> MainScreen:
+        return MainScreen(self.state, inspector=self.settings.inspector)
+
+    @property
+    def main(self) -> MainScreen:
+        """The main screen, whatever lies above it."""
+        screen = self.screen_stack[0]
+        assert isinstance(screen, MainScreen)
+        return screen
+
+    async def on_mount(self) -> None:
+        self._frame_timer = self.set_interval(1 / self.settings.fps, self._frame, name="frame", pause=True)
+        self._gpu_timer = self.set_interval(GPU_PERIOD_S, self._read_gpu, name="gpu", pause=True)
+        self.theme_changed_signal.subscribe(self, lambda _: self._theme_changed())
+        await self.client.start()
+        self._wake()
+
+    def _watch_topic(self, topic: Topic) -> None:
+        def changed(session: str) -> None:
+            self._dirty.add((topic, session))
+            self._wake()
+
+        self.state.subscribe(topic, changed)
+
+    def _wake(self) -> None:
+        if self._frame_timer is not None:
+            self._frame_timer.resume()
+
+    def _frame(self) -> None:
+        """Draw what changed since the last frame; go to sleep when nothing did."""
+        dirty, self._dirty = self._dirty, set()
+        if dirty:
+            self._show_notices()
+            self._follow_engine({topic for topic, _ in dirty})
+            self.main.refresh_state(dirty)
+            self._inspector_due = True
+        if self._inspector_due and monotonic() - self._inspector_shown_s >= INSPECTOR_PERIOD_S:
+            self._inspector_due = False
+            self._inspector_shown_s = monotonic()
+            self.main.show_inspector(self.gpu_reading)
+        if not dirty and not self._inspector_due and self._frame_timer is not None:
+            self._frame_timer.pause()
+
+    def _show_notices(self) -> None:
+        notices, self.state.notices = self.state.notices, []
+        for notice in notices:
+            self.notify(notice.message, title=notice.title, severity=notice.severity, markup=False)
+
+    def _theme_changed(self) -> None:
+        self._dirty.add(("sessions", ""))
+        self._dirty.add(("engine", ""))
+        self._wake()
+
+    # --- the engine --------------------------------------------------------------------------------
+
+    def _follow_engine(self, topics: set[str]) -> None:
+        """Read the card that the engine runs on, while it runs."""
+        if "engine" not in topics or self._gpu_timer is None:
+            return
+        status = self.state.status if self.state.phase == "ready" else None
+        if status is None:
+            self._gpu_timer.pause()
+        elif status.device_uuid is None:
+            self.gpu_reading = GpuMonitor(None).read()
+            self._gpu_timer.pause()
+        else:
+            self._gpu = GpuMonitor(status.device_uuid)
+            self._read_gpu()
+            self._gpu_timer.resume()
+
+    def _read_gpu(self) -> None:
+        """The driver takes milliseconds to answer, so it is asked on a thread."""
+        monitor = self._gpu
+
+        def read() -> None:
+            reading = monitor.read()
+            self.call_from_thread(self._take_reading, reading)
+
+        if self.main.inspector_visible:
+            self.run_worker(read, thread=True, group="gpu", exclusive=True)
+
+    def _take_reading(self, reading: GpuReading) -> None:
+        self.gpu_reading = reading
+        self._inspector_due = True
+        self._wake()
+
+    async def action_restart_engine(self) -> None:
+        """Start a new engine process, in place of one that failed or one that is to be replaced."""
+        if self.state.phase == "loading" and self.client.state == "loading":
+            self.state.notice("Engine", "It is loading already.")
+            return
+        for session in list(self.state.sessions.values()):
+            if session.id not in self.state.pending:
+                self.state.cancel(session.id)
+        self.state.restarting()
+        self.run_worker(self.client.restart(), group="engine", exclusive=True)
+
+    def _when_ready(self) -> bool:
+        if self.state.phase != "ready":
+            self.state.notice("Engine", "It is not ready yet.", "warning")
+        return self.state.phase == "ready"
+
+    def action_toggle_mode(self) -> None:
+        if self._when_ready():
+            self.state.toggle_mode()
+
+    def action_toggle_pause(self) -> None:
+        if self._when_ready():
+            self.state.toggle_pause()
+
+    def action_step_once(self) -> None:
+        if self._when_ready():
+            self.state.step_once()
+
+    # --- chats -------------------------------------------------------------------------------------
+
+    def action_new_chat(self) -> None:
+        self.state.new_session()
+
+    def action_step_chat(self, step: int) -> None:
+        self.state.step_focus(step)
+
+    def action_chat_number(self, number: int) -> None:
+        self.state.focus_number(number)
+
+    def action_focus_chat(self, session: str) -> None:
+        self.state.focus(session)
+
+    def action_cancel(self) -> None:
+        if self.main.leave_full_inspector():
+            return
+        self.state.cancel(self.state.focused)
+
+    def action_cancel_all(self) -> None:
+        for session in list(self.state.sessions):
+            self.state.cancel(session)
+
+    def action_rename_chat(self) -> None:
+        session = self.state.current
+
+        def renamed(title: str | None) -> None:
+            if title is not None:
+                self.state.rename(session.id, title)
+
+        self.push_screen(Rename(session.title if session.titled else "", session.title), renamed)
+
+    def action_close_chat(self) -> None:
+        """Close the focused chat; one with content asks first."""
+        session = self.state.current
+
+        def answered(sure: bool | None) -> None:
+            if sure:
+                self.main.forget(session.id)
+                self.state.close_session(session.id)
+
+        if session.turns:
+            question = f"Close chat {session.letter}, “{session.title}”? Its text is lost."
+            self.push_screen(Ask(question, "Close it"), answered)
+        else:
+            answered(True)
+
+    # --- view --------------------------------------------------------------------------------------
+
+    def action_cycle_layout(self) -> None:
+        self.state.cycle_layout()
+
+    def action_toggle_zoom(self) -> None:
+        self.state.toggle_zoom()
+
+    def action_cycle_inspector(self) -> None:
+        self.main.cycle_inspector()
+
+    def action_show_help(self) -> None:
+        self.push_screen(HelpScreen())
+
+    def action_interrupt(self) -> None:
+        """Copy what is selected; without a selection, a second press within two seconds quits."""
+        if selected := self.main.selected_text():
+            self.copy_to_clipboard(selected)
+            self.notify(f"{len(selected)} characters copied", markup=False)
+            return
+        now = monotonic()
+        if now - self._interrupted_s <= QUIT_TWICE_S:
+            self.exit(0)
+            return
+        self._interrupted_s = now
+        self.notify("Press ctrl+c again to quit", timeout=QUIT_TWICE_S, markup=False)
+
+    async def action_quit(self) -> None:
+        self.exit(0)

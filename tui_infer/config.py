@@ -1,0 +1,34 @@
+"""Settings of the app itself; what the engine needs is in ``engine.config``."""
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Layout = Literal["auto", "1", "2", "4"]
+InspectorMode = Literal["auto", "side", "full", "hidden"]
+
+
+class Settings(BaseModel):
+    """How the app looks and behaves; frozen, validated, unknown keys refused.
+
+    Attributes:
+        theme: name of a theme file; an unknown name gives the built-in one and a toast.
+        layout: panes at start; ``auto`` follows the number of chats as far as they fit.
+        inspector: ``auto`` shows it beside the chats where the terminal is wide enough.
+        fps: most screen updates a second while something changes; nothing runs while idle.
+        system: system prompt of new chats; empty leaves it to the model's chat template.
+        max_tokens: longest answer in tokens.
+        temperature: 0 is greedy.
+        top_p: share of probability mass that is sampled from.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    theme: str = "dark"
+    layout: Layout = "auto"
+    inspector: InspectorMode = "auto"
+    fps: int = Field(default=24, ge=5, le=60)
+    system: str = ""
+    max_tokens: int = Field(default=1024, ge=1)
+    temperature: float = Field(default=0.7, ge=0.0, le=100.0)
+    top_p: float = Field(default=0.95, gt=0.0, le=1.0)

@@ -1,0 +1,68 @@
+"""The app's keys, each with an id by which it can be bound to another key.
+
+None of them is a control code that a terminal cannot tell from another key (ctrl+i, m, h, [), none is the
+prefix of a multiplexer (ctrl+b, a, s, q, z), and none is taken by editing in the prompt.
+"""
+
+from typing import NamedTuple
+
+from textual.binding import Binding, BindingType
+
+
+class Key(NamedTuple):
+    """A key of the app. ``group`` is its heading on the help screen; an empty one is not listed there."""
+
+    id: str
+    keys: str
+    action: str
+    label: str
+    group: str
+
+
+KEYS = [
+    Key("new", "ctrl+n", "app.new_chat", "new chat", "Chats"),
+    Key("next", "tab", "app.step_chat(1)", "next chat", "Chats"),
+    Key("previous", "shift+tab", "app.step_chat(-1)", "previous chat", "Chats"),
+    *[Key(f"chat-{n}", f"alt+{n}", f"app.chat_number({n})", f"chat {n}", "") for n in range(1, 10)],
+    Key("rename", "ctrl+r", "app.rename_chat", "rename the chat", "Chats"),
+    Key("close", "f9", "app.close_chat", "close the chat", "Chats"),
+    Key("cancel", "escape", "app.cancel", "stop the answer, keep its text", "Chats"),
+    Key("mode", "f2", "app.toggle_mode", "CUDA graph or eager steps", "Engine"),
+    Key("pause", "f3", "app.toggle_pause", "pause or resume the engine", "Engine"),
+    Key("step", "f4", "app.step_once", "pause and run one step", "Engine"),
+    Key("restart", "f7", "app.restart_engine", "restart the engine", "Engine"),
+    Key("layout", "f5", "app.cycle_layout", "one pane, two, 2×2", "View"),
+    Key("zoom", "f8", "app.toggle_zoom", "zoom the pane", "View"),
+    Key("inspector", "f6", "app.cycle_inspector", "inspector: side, full, hidden", "View"),
+    Key("theme", "ctrl+t", "app.next_theme", "next theme", "View"),
+    Key("help", "f1", "app.show_help", "this help", "App"),
+]
+
+PALETTE = Key("palette", "ctrl+p", "app.command_palette", "all commands", "App")
+QUIT = Key("quit", "ctrl+c", "app.interrupt", "copy the selection; twice: quit", "App")
+
+# What the prompt and the transcript take for themselves: fixed, for the help screen.
+PROMPT_KEYS = [
+    ("Enter", "send"),
+    ("^j", "new line (also Shift+Enter, Alt+Enter)"),
+    ("↑ ↓", "earlier prompts, on the first or last row"),
+    ("^w  ^u  ^k", "delete word, to start, to end of line"),
+    ("^/  ^y", "undo, redo"),
+    ("PgUp PgDn", "scroll the answer (also the wheel)"),
+    ("Alt+↑ Alt+↓", "scroll by one row"),
+    ("^Home ^End", "start, end and follow"),
+    ("Alt+1…9", "go to chat 1…9"),
+]
+
+
+def bindings() -> list[BindingType]:
+    """The keys of the main screen, as Textual wants them."""
+    return [Binding(key.keys, key.action, key.label, show=False, id=key.id) for key in KEYS]
+
+
+def app_bindings() -> list[BindingType]:
+    """The keys that work on every screen."""
+    return [
+        Binding(key.keys, key.action, key.label, show=False, id=key.id, priority=True)
+        for key in (PALETTE, QUIT)
+    ]

@@ -1,0 +1,219 @@
+"""The main screen: bars, panes and the inspector, arranged to fit the terminal."""
+
+from collections.abc import Iterable
+
+from textual import events
+from textual.app import ComposeResult
+from textual.containers import Container, Horizontal
+from textual.screen import Screen
+from textual.widgets import Static
+
+from tui_infer.keys import bindings
+from tui_infer.nvml import GpuReading
+from tui_infer.pane_layout import grid
+from tui_infer.state import AppState
+from tui_infer.themes import code_style, session_color
+from tui_infer.widgets.banner import Banner
+from tui_infer.widgets.chat.document import ChatDocument
+from tui_infer.widgets.chat.palette import Palette, palette_of
+from tui_infer.widgets.chat.pane import Pane
+from tui_infer.widgets.chat.prompt import Prompt
+from tui_infer.widgets.chat.session_bar import SessionBar
+from tui_infer.widgets.inspector.inspector import Inspector
+from tui_infer.widgets.inspector.view import InspectorView
+from tui_infer.widgets.key_bar import KeyBar
+from tui_infer.widgets.title_bar import TitleBar
+from tui_infer.workspace import tag_of
+
+MAX_PANES = 4
+MIN_WIDTH, MIN_HEIGHT = 40, 12
+WIDE = 100  # columns from which the inspector is beside the chats unless it is told otherwise
+INSPECTOR_MODES = ("hidden", "side", "full")
+
+
+class MainScreen(Screen[None], inherit_bindings=False):
+    """Draws the state. ``refresh_state`` is told what changed; nothing here is true by itself."""
+
+    BINDINGS = bindings()
+
+    def __init__(self, state: AppState, *, inspector: str = "auto") -> None:
+        super().__init__()
+        self._state = state
+        self._inspector_mode = inspector
+        self._documents: dict[str, ChatDocument] = {}
+        self._arranged: tuple[object, ...] = ()
+        self.title_bar = TitleBar(state)
+        self.session_bar = SessionBar(state)
+        self.banner = Banner(state)
+        self.panes = [Pane(state.prompts) for _ in range(MAX_PANES)]
+        self.inspector = Inspector()
+        self.key_bar = KeyBar()
+
+    def compose(self) -> ComposeResult:
+        yield self.title_bar
+        yield self.session_bar
+        yield self.banner
+        with Horizontal(id="body"):
+            yield Container(*self.panes, id="panes")
+            yield self.inspector
+        yield self.key_bar
+        yield Static(f"Too small: {MIN_WIDTH}×{MIN_HEIGHT} at least", id="too-small", markup=False)
+
+    def on_mount(self) -> None:
+        self.refresh_state({("sessions", ""), ("engine", "")})
+
+    # --- from the state to the screen --------------------------------------------------------------
+
+    def refresh_state(self, changes: Iterable[tuple[str, str]]) -> None:
+        """Draw what changed: pairs of topic and session id, as ``AppState`` gives them."""
+        topics = {topic for topic, _ in changes}
+        if topics & {"sessions", "engine"}:
+            self.banner.update(self.size.width)
+            self.fit_panes()
+            self.session_bar.refresh()
+            self.title_bar.refresh()
+            self._update_hints()
+        changed = {session for topic, session in changes if topic == "turns"}
+        for pane in self.visible_panes:
+            if pane.session is not None and pane.session.id in changed:
+                pane.transcript.update()
+                pane.update_frame(focused=pane.session.id == self._state.focused)
+
+    def fit_panes(self) -> None:
+        """Give the panes to chats and the area to panes; focus the prompt of the focused chat."""
+        width, height = self.size
+        self.set_class(width < MIN_WIDTH or height < MIN_HEIGHT, "-too-small")
+        mode = self.inspector_mode
+        inspector_width = _inspector_width(width) if mode == "side" else 0
+        area_height = height - 3 - (self.banner.styles.height.value if self.banner.display else 0)  # type: ignore[union-attr]
+        area_width = width - inspector_width
+        wanted = 1 if self._state.layout.zoomed else self._state.layout.wanted(len(self._state.sessions))
+        columns, rows = grid(wanted, area_width, int(area_height))
+        shown = self._state.panes(columns * rows)
+        rows = -(-len(shown) // columns)
+        arrangement = (mode, inspector_width, columns, rows, len(shown))
+        if arrangement != self._arranged:
+            self._arranged = arrangement
+            self._apply(mode, inspector_width, columns, rows, len(shown))
+        palette = self._palette()
+        for pane, session_id in zip(self.panes, shown):
+            session = self._state.sessions[session_id]
+            document = self._documents.setdefault(session_id, ChatDocument())
+            color = session_color(self.app.current_theme, session.color)
+            pane.set_class(session_id == self._state.focused, "-current")
+            pane.bind(session, document, palette, color)
+            if session_id == self._state.focused and mode != "full" and not pane.prompt.has_focus:
+                pane.prompt.focus(scroll_visible=False)
+
+    def _apply(self, mode: str, inspector_width: int, columns: int, rows: int, count: int) -> None:
+        area = self.query_one("#panes")
+        area.display = mode != "full"
+        self.inspector.display = mode != "hidden"
+        self.inspector.styles.width = inspector_width if mode == "side" else "1fr"
+        area.styles.grid_size_columns = columns
+        area.styles.grid_size_rows = rows
+        for number, pane in enumerate(self.panes):
+            pane.display = number < count
+            alone = number == count - 1 and count % columns
+            pane.styles.column_span = columns if alone else 1
+
+    def _palette(self) -> Palette:
+        theme = self.app.current_theme
+        variables = tuple(sorted(self.app.theme_variables.items()))
+        return palette_of(theme.name, variables, code_style(theme))
+
+    def _update_hints(self) -> None:
+        hints = {
+            "loading": ["the model is loading", "", "type now, it is sent when ready"],
+            "ready": ["type a prompt, Enter sends it", "", "^n another chat   F1 all keys"],
+            "failed": ["the engine has stopped", "", "F7  restart it"],
+        }
+        for pane in self.panes:
+            pane.transcript.set_hint(hints[self._state.phase])
+            pane.prompt.placeholder = "Ask something…"
+
+    @property
+    def visible_panes(self) -> list[Pane]:
+        return [pane for pane in self.panes if pane.display and pane.session is not None]
+
+    def forget(self, session_id: str) -> None:
+        """A chat is about to be deleted."""
+        self._documents.pop(session_id, None)
+
+    def selected_text(self) -> str:
+        """What is selected in the prompt that has the focus."""
+        focused = self.app.focused
+        return focused.selected_text if isinstance(focused, Prompt) else ""
+
+    # --- the inspector -----------------------------------------------------------------------------
+
+    @property
+    def inspector_mode(self) -> str:
+        """``hidden``, ``side`` or ``full``, with ``auto`` resolved by the terminal's width."""
+        if self._inspector_mode == "auto":
+            return "side" if self.size.width >= WIDE else "hidden"
+        return self._inspector_mode
+
+    @property
+    def inspector_visible(self) -> bool:
+        return self.inspector_mode != "hidden"
+
+    def cycle_inspector(self) -> None:
+        index = INSPECTOR_MODES.index(self.inspector_mode)
+        self._set_inspector(INSPECTOR_MODES[(index + 1) % len(INSPECTOR_MODES)])
+
+    def leave_full_inspector(self) -> bool:
+        """Back from the full screen to the side; False when it was not full."""
+        if self.inspector_mode != "full":
+            return False
+        self._set_inspector("side")
+        return True
+
+    def _set_inspector(self, mode: str) -> None:
+        self._inspector_mode = mode
+        self.refresh_state({("sessions", "")})
+        self.show_inspector(self.app.gpu_reading)  # type: ignore[attr-defined]
+
+    def show_inspector(self, gpu: GpuReading) -> None:
+        """Hand the inspector the state of this moment, if anybody sees it."""
+        if not self.inspector_visible or not self.inspector.is_mounted:
+            return
+        state = self._state
+        self.inspector.show(
+            InspectorView(
+                status=state.status,
+                history=state.history,
+                mirror=state.mirror,
+                tags=dict(state.tags),
+                focused=tag_of(state.current),
+                focused_request=state.current.request,
+                gpu=gpu,
+                mode=state.mode,
+                paused=state.paused,
+                dead=state.phase == "failed",
+            )
+        )
+
+    # --- from the user -----------------------------------------------------------------------------
+
+    def on_resize(self, event: events.Resize) -> None:
+        self.refresh_state({("sessions", "")})
+
+    def on_pane_chosen(self, event: Pane.Chosen) -> None:
+        self._state.focus(event.session)
+
+    def on_prompt_submitted(self, event: Prompt.Submitted) -> None:
+        pane = event.prompt.parent
+        if not isinstance(pane, Pane) or pane.session is None:
+            return
+        session = pane.session
+        if session.busy:
+            self._state.notice("Not sent", "This chat is still answering. Esc stops it.", "warning")
+        elif self._state.submit(session.id, event.text):
+            event.prompt.clear_sent()
+            pane.transcript.to_end()
+
+
+def _inspector_width(width: int) -> int:
+    """Columns of the inspector beside the chats: about a third."""
+    return max(38, min(60, width * 36 // 100))

@@ -1,0 +1,184 @@
+"""One chat as plain data: what was said, as text and as token ids, and where its answer stands."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from engine.records import Finished, Message
+from engine.request import SamplingParams, decode_rate
+
+Role = Literal["user", "assistant"]
+TurnStatus = Literal["open", "done", "cancelled", "error"]
+SessionStatus = Literal["idle", "queued", "prefill", "streaming", "cancelled", "error"]
+
+BUSY: frozenset[str] = frozenset({"queued", "prefill", "streaming"})
+NEW_TITLE = "new chat"
+PALETTE_SIZE = 12
+
+
+@dataclass(slots=True)
+class TurnStats:
+    """What the engine said of a finished answer; counts are tokens, times are seconds."""
+
+    prompt_tokens: int
+    output_tokens: int
+    cached_tokens: int
+    ttft_s: float | None
+    decode_tokens_per_s: float | None
+
+
+@dataclass(slots=True)
+class Turn:
+    """One side of an exchange. ``version`` grows with every change, for caches; ``text`` is sanitized."""
+
+    role: Role
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    stats: TurnStats | None = None
+    status: TurnStatus = "done"
+    note: str = ""
+    version: int = 0
+
+    def append(self, text: str, token_ids: list[int]) -> None:
+        self.text += text
+        self.token_ids.extend(token_ids)
+        self.version += 1
+
+    def close(self, status: TurnStatus, note: str = "") -> None:
+        self.status = status
+        self.note = note
+        self.version += 1
+
+
+@dataclass(slots=True)
+class SessionState:
+    """One chat. ``history_ids`` are the token ids of the whole conversation: the prompt of the last request
+    and what was generated for it, so that the next turn's prefix is found in the cache.
+    """
+
+    id: str
+    letter: str
+    color: int
+    title: str = NEW_TITLE
+    titled: bool = False
+    turns: list[Turn] = field(default_factory=list)
+    history_ids: list[int] = field(default_factory=list)
+    draft: str = ""
+    params: SamplingParams = field(default_factory=SamplingParams)
+    system: str = ""
+    epoch: int = 0
+    request: int | None = None
+    status: SessionStatus = "idle"
+    unread: bool = False
+    recall: int | None = None
+    stash: str = ""
+    first_delta_s: float | None = None
+    last_delta_s: float | None = None
+    tokens_at_first: int = 0
+
+    @property
+    def busy(self) -> bool:
+        return self.status in BUSY
+
+    @property
+    def answer(self) -> Turn | None:
+        """The assistant's turn that is still open."""
+        turn = self.turns[-1] if self.turns else None
+        return turn if turn is not None and turn.role == "assistant" and turn.status == "open" else None
+
+    @property
+    def last_answer(self) -> Turn | None:
+        return next((turn for turn in reversed(self.turns) if turn.role == "assistant"), None)
+
+    @property
+    def live_tokens_per_s(self) -> float | None:
+        """Decode tokens over decode time so far; None while that would mean nothing."""
+        turn = self.answer
+        if turn is None:
+            return None
+        tokens = len(turn.token_ids) - self.tokens_at_first + 1
+        return decode_rate(tokens, self.first_delta_s, self.last_delta_s)
+
+    @property
+    def context_tokens(self) -> int:
+        """Tokens of the conversation that the engine has seen or produced."""
+        turn = self.answer
+        return len(self.history_ids) + (len(turn.token_ids) if turn is not None else 0)
+
+    def messages(self, text: str) -> list[Message]:
+        """What the next request has to render: with a token history only the new message, without one
+        the whole conversation as far as it was answered.
+        """
+        new = Message(role="user", content=text)
+        if self.history_ids:
+            return [new]
+        earlier = [Message(role="system", content=self.system)] if self.system else []
+        for asked, answered in zip(self.turns[::2], self.turns[1::2]):
+            if answered.text:
+                earlier += [
+                    Message(role="user", content=asked.text),
+                    Message(role="assistant", content=answered.text),
+                ]
+        return [*earlier, new]
+
+    def begin(self, text: str) -> None:
+        """Open a new exchange; the epoch changes, so nothing of the one before can reach it."""
+        self.epoch += 1
+        self.request = None
+        self.turns += [Turn("user", text), Turn("assistant", status="open")]
+        self.status = "queued"
+        self.first_delta_s = self.last_delta_s = None
+        self.tokens_at_first = 0
+
+    def receive(self, text: str, token_ids: list[int], now_s: float) -> None:
+        """Add a delta to the open answer; ``now_s`` is monotonic."""
+        turn = self.answer
+        if turn is None:
+            return
+        turn.append(text, token_ids)
+        if self.first_delta_s is None:
+            self.first_delta_s = now_s
+            self.tokens_at_first = len(turn.token_ids)
+        self.last_delta_s = now_s
+        self.status = "streaming"
+
+    def close_answer(self, status: TurnStatus, note: str = "") -> None:
+        """End the open answer; its tokens join the history, partial text stays."""
+        turn = self.answer
+        if turn is None:
+            return
+        turn.close(status, note)
+        self.history_ids.extend(turn.token_ids)
+        outcome: dict[TurnStatus, SessionStatus] = {"cancelled": "cancelled", "error": "error"}
+        self.status = outcome.get(status, "idle")
+
+    def record_stats(self, event: Finished) -> None:
+        """Attach the engine's numbers to the answer of this epoch, open or closed by hand."""
+        turn = self.last_answer
+        if turn is None:
+            return
+        turn.stats = TurnStats(
+            prompt_tokens=event.prompt_tokens,
+            output_tokens=event.output_tokens,
+            cached_tokens=event.cached_tokens,
+            ttft_s=event.ttft_s,
+            decode_tokens_per_s=event.decode_tokens_per_s,
+        )
+        turn.version += 1
+
+
+def letter_of(index: int) -> str:
+    """A, B, ... Z, AA, AB, ... for 0, 1, ... 25, 26, 27, ..."""
+    letters = ""
+    index += 1
+    while index:
+        index, digit = divmod(index - 1, 26)
+        letters = chr(65 + digit) + letters
+    return letters
+
+
+def first_free(used: set[str]) -> int:
+    """The lowest index whose letter no open chat has."""
+    index = 0
+    while letter_of(index) in used:
+        index += 1
+    return index

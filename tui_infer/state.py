@@ -1,0 +1,190 @@
+"""The truth of the app: chats, layout and what the engine reported. Plain data, no Textual.
+
+Widgets hold none of it and can be rebuilt from it at any time. ``AppState.apply`` is the reducer of engine
+events.
+"""
+
+import time
+from dataclasses import dataclass, field
+
+from engine.records import (
+    AnyEvent,
+    BlockSnapshot,
+    Delta,
+    EngineStatus,
+    Failed,
+    Finished,
+    ModeChanged,
+    Pause,
+    Paused,
+    Progress,
+    Ready,
+    Rejected,
+    SetMode,
+    Started,
+    StepOnce,
+    Steps,
+)
+from tui_infer.history import StepHistory
+from tui_infer.mirror import BlockMirror
+from tui_infer.sanitize import one_line, sanitize
+from tui_infer.session import SessionState
+from tui_infer.workspace import Notice, Phase, Topic, Workspace, tag_of
+
+MAX_TAGS = 1024
+STARTING = Progress("starting the engine")
+
+
+@dataclass
+class AppState(Workspace):
+    """Everything that the screen shows.
+
+    ``unknown_events`` counts events of sessions that are gone; ``stale_events`` those of an older epoch
+    of a session that lives.
+    """
+
+    progress: Progress = STARTING
+    status: EngineStatus | None = None
+    failure: Failed | None = None
+    mode: str = "eager"
+    mode_reason: str = ""
+    paused: bool = False
+    history: StepHistory = field(default_factory=StepHistory)
+    mirror: BlockMirror = field(default_factory=BlockMirror)
+    unknown_events: int = 0
+    stale_events: int = 0
+
+    def toggle_mode(self) -> None:
+        self.send(SetMode(mode="eager" if self.mode == "graph" else "graph"))
+
+    def toggle_pause(self) -> None:
+        self.send(Pause(paused=not self.paused))
+
+    def step_once(self) -> None:
+        """Run one step; an engine that runs is paused first."""
+        if not self.paused:
+            self.send(Pause(paused=True))
+        self.send(StepOnce())
+
+    def restarting(self) -> None:
+        """A new engine process is on its way: nothing of the old one's requests or blocks holds."""
+        self.phase = "loading"
+        self.progress = STARTING
+        self.failure = None
+        self.paused = False
+        self.mirror = BlockMirror()
+        self.tags = {}
+        for session in self.sessions.values():
+            session.request = None
+        self._changed("engine")
+
+    # --- the reducer -------------------------------------------------------------------------------
+
+    def apply(self, event: AnyEvent) -> None:
+        """Take in one engine event. Late, stale and unknown events change nothing and never raise."""
+        match event:
+            case Delta() | Started() | Finished() | Rejected():
+                self._apply_to_session(event)
+            case Steps():
+                self._apply_steps(event)
+            case BlockSnapshot():
+                self.mirror.restore(event)
+                self._changed("steps")
+            case Progress():
+                self.progress = event
+                self._changed("engine")
+            case Ready():
+                self._ready(event.status)
+            case ModeChanged():
+                self.mode, self.mode_reason = event.mode, event.reason
+                if event.reason:
+                    self.notice(f"Steps stay {event.mode}", event.reason, "warning")
+                self._changed("engine")
+            case Paused():
+                self.paused = event.paused
+                self._changed("engine")
+            case Failed():
+                self._failed(event)
+
+    def _ready(self, status: EngineStatus) -> None:
+        if self.status is not None and self.status.model_path != status.model_path:
+            for session in self.sessions.values():  # token ids of another tokenizer mean nothing
+                session.history_ids = []
+        self.status, self.phase, self.failure = status, "ready", None
+        self.mode, self.mode_reason, self.paused = status.mode, status.mode_reason, False
+        self.mirror = BlockMirror(status.num_blocks, status.block_size)
+        waiting, self.pending = self.pending, {}
+        for command in waiting.values():
+            self.send(command)
+        self._changed("engine")
+
+    def _failed(self, event: Failed) -> None:
+        if not event.fatal:
+            self.notice(event.title, f"{event.message} {event.hint}", "error")
+            return
+        self.phase, self.failure = "failed", event
+        for session in self.sessions.values():
+            if session.busy and session.id not in self.pending:
+                session.close_answer("error", "the engine stopped")
+                self._changed("turns", session.id)
+        self._changed("engine")
+        self._changed("sessions")
+
+    def _apply_steps(self, event: Steps) -> None:
+        prefilled: set[int] = set()
+        self.history.extend(event.records, event.dropped)
+        for record in event.records:
+            self.mirror.apply(record)
+            prefilled.update(row.request for row in record.rows if row.prefill)
+        for session in self.sessions.values():
+            if session.status == "queued" and session.request in prefilled:
+                session.status = "prefill"
+                self._changed("sessions", session.id)
+        self._changed("steps")
+
+    def _apply_to_session(self, event: Started | Delta | Finished | Rejected) -> None:
+        session = self.sessions.get(event.session)
+        if session is None:
+            self.unknown_events += 1
+            return
+        if event.epoch != session.epoch:
+            self.stale_events += 1
+            return
+        was = session.status
+        match event:
+            case Started() if session.busy:
+                session.request = event.request
+                session.history_ids = list(event.prompt_ids)
+                self._remember(event.request, session)
+            case Started():  # cancelled on its way in: the blocks still belong to it for a moment
+                self._remember(event.request, session)
+            case Delta():
+                session.receive(sanitize(event.text), event.token_ids, time.monotonic())
+            case Finished():
+                if session.busy:
+                    self._finish(session, event)
+                session.record_stats(event)
+            case Rejected() if session.busy:
+                session.close_answer("error", one_line(f"{event.message} {event.hint}", 400))
+        self._changed("turns", session.id)
+        if session.status != was:
+            hidden = self.layout.zoomed or session.id not in self.layout.slots
+            session.unread = session.unread or (hidden and session.id != self.focused and not session.busy)
+            self._changed("sessions", session.id)
+
+    def _finish(self, session: SessionState, event: Finished) -> None:
+        if event.reason == "error":
+            session.close_answer("error", one_line(event.error or "the engine gave no reason", 400))
+        elif event.reason == "cancelled":
+            session.close_answer("cancelled", "stopped")
+        else:
+            session.close_answer("done", "length limit reached" if event.reason == "length" else "")
+
+    def _remember(self, request: int, session: SessionState) -> None:
+        """Blocks outlive their requests in the cache, so the owner's tag is kept for a good while."""
+        self.tags[request] = tag_of(session)
+        while len(self.tags) > MAX_TAGS:
+            del self.tags[next(iter(self.tags))]
+
+
+__all__ = ["AppState", "Notice", "Phase", "Topic"]

@@ -1,0 +1,1 @@
+"""What is drawn on the screen; none of it holds the truth."""

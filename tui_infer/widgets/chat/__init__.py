@@ -1,0 +1,1 @@
+"""The chat side: session bar, panes, transcripts, prompts."""

@@ -1,0 +1,186 @@
+"""A chat as lines of cells, ready to be drawn: what has not changed is never rendered again."""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from rich.segment import Segment
+from rich.style import Style
+from textual.strip import Strip
+
+from tui_infer.session import Turn
+from tui_infer.widgets.chat.markdown import Block, MarkdownText
+from tui_infer.widgets.chat.palette import Palette
+from tui_infer.widgets.chat.wrap import Line, width_of, wrap
+
+_USER_BAR = "▌ "
+_INDENT = "  "
+
+
+@dataclass(frozen=True)
+class Look:
+    """What the rendering of a line depends on: cells of width, the theme, and the chat's own colour."""
+
+    width: int
+    palette: Palette
+    color: str
+
+
+@dataclass(slots=True)
+class _TurnView:
+    """One turn's strips. For an answer, ``settled`` counts the strips of finished blocks."""
+
+    markdown: MarkdownText = field(default_factory=MarkdownText)
+    strips: list[Strip] = field(default_factory=list)
+    version: int = -1
+    settled: int = 0
+    settled_blocks: int = 0
+
+
+class ChatDocument:
+    """The strips of all turns of one chat, for one look at a time, plus where the reader is in it.
+
+    ``scroll_y`` is the top line, ``follow`` says that the view stays at the end, ``unseen`` that text
+    came in below while it did not.
+    """
+
+    def __init__(self) -> None:
+        self.scroll_y = 0
+        self.follow = True
+        self.unseen = False
+        self._views: list[_TurnView] = []
+        self._starts: list[int] = []
+        self._look: Look | None = None
+        self.height = 0
+
+    def sync(self, turns: Sequence[Turn], look: Look) -> int | None:
+        """Bring the strips up to date; the first line that changed, or None when none did."""
+        if look != self._look:
+            for view in self._views:
+                view.version = -1
+                view.settled = view.settled_blocks = 0
+                view.strips = []
+            self._look = look
+        del self._views[len(turns) :]
+        changed: int | None = None
+        height = 0
+        self._starts = []
+        for index, turn in enumerate(turns):
+            if index == len(self._views):
+                self._views.append(_TurnView())
+            view = self._views[index]
+            self._starts.append(height)
+            if view.version != turn.version or not view.strips:
+                kept = (
+                    _render_user(view, turn, look)
+                    if turn.role == "user"
+                    else _render_answer(view, turn, look)
+                )
+                view.version = turn.version
+                if changed is None:
+                    changed = height + kept
+            height += len(view.strips)
+        if height < self.height and changed is None:
+            changed = height
+        self.height = height
+        return changed
+
+    def strip(self, y: int) -> Strip | None:
+        """Line ``y``, or None below the end."""
+        if not 0 <= y < self.height:
+            return None
+        index = bisect_right(self._starts, y) - 1
+        return self._views[index].strips[y - self._starts[index]]
+
+    def anchor(self, y: int) -> tuple[int, float]:
+        """Line ``y`` as (turn, share of that turn), which survives another width."""
+        if not self._starts or self.height == 0:
+            return 0, 0.0
+        index = max(0, bisect_right(self._starts, y) - 1)
+        return index, (y - self._starts[index]) / max(1, len(self._views[index].strips))
+
+    def line_of(self, anchor: tuple[int, float]) -> int:
+        """The line that ``anchor`` points at now."""
+        index, share = anchor
+        if index >= len(self._starts):
+            return self.height
+        return self._starts[index] + int(share * len(self._views[index].strips))
+
+
+def _render_user(view: _TurnView, turn: Turn, look: Look) -> int:
+    """A prompt is shown as it was typed, on a raised ground with a bar in the chat's colour."""
+    palette = look.palette
+    bar = palette.user + Style(color=look.color)
+    lines = wrap([(turn.text, palette.user)], look.width - len(_USER_BAR) - 1)
+    view.strips = [_strip([(_USER_BAR, bar), *line], look, palette.user) for line in lines]
+    view.strips.append(_strip([], look))
+    return 0
+
+
+def _render_answer(view: _TurnView, turn: Turn, look: Look) -> int:
+    """Finished blocks keep their strips; the tail and the footer are made anew."""
+    view.markdown.update(turn.text, final=turn.status != "open")
+    finished, tail = view.markdown.finished, view.markdown.tail
+    if len(finished) < view.settled_blocks:
+        view.settled = view.settled_blocks = 0
+    kept = view.settled
+    strips = view.strips[:kept]
+    for block in finished[view.settled_blocks :]:
+        strips += _block_strips(block, look, first=not strips)
+    view.settled, view.settled_blocks = len(strips), len(finished)
+    for block in tail:
+        strips += _block_strips(block, look, first=not strips)
+    for line in _footer(turn, look.palette):
+        strips += [_strip([(_INDENT, look.palette.base), *part], look) for part in wrap(line, look.width - 3)]
+    strips.append(_strip([], look))
+    view.strips = strips
+    return kept
+
+
+def _block_strips(block: Block, look: Look, *, first: bool) -> list[Strip]:
+    inner = block.lines(look.width - len(_INDENT) - 1, look.palette)
+    strips = [] if first else [_strip([], look)]
+    return strips + [_strip([(_INDENT, look.palette.base), *line], look) for line in inner]
+
+
+def _footer(turn: Turn, palette: Palette) -> list[Line]:
+    """What became of the answer: numbers when it is done, the reason when it is not."""
+    lines: list[Line] = []
+    if turn.status == "open":
+        if not turn.text:
+            lines.append([("…", palette.muted)])
+        return lines
+    if turn.status == "error":
+        lines.append([("✗ " + turn.note, palette.error)])
+    elif turn.status == "cancelled":
+        lines.append([("■ " + turn.note, palette.warning)])
+    if turn.stats is not None and (turn.text or turn.stats.output_tokens):
+        note = f" · {turn.note}" if turn.note and turn.status == "done" else ""
+        lines.append([(_numbers(turn) + note, palette.faint)])
+    return lines
+
+
+def _numbers(turn: Turn) -> str:
+    stats = turn.stats
+    assert stats is not None
+    rate = "–" if stats.decode_tokens_per_s is None else f"{stats.decode_tokens_per_s:.1f}"
+    parts = [f"{stats.output_tokens} tok", f"{rate} tok/s"]
+    if stats.ttft_s is not None:
+        parts.append(f"first {_duration(stats.ttft_s)}")
+    if stats.cached_tokens:
+        parts.append(f"{stats.cached_tokens}/{stats.prompt_tokens} cached")
+    return " · ".join(parts)
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
+
+
+def _strip(line: Line, look: Look, ground: Style | None = None) -> Strip:
+    """A strip of the look's width; every segment has its background, so none is left open."""
+    ground = ground or look.palette.base
+    segments = [Segment(text, ground + style if style.bgcolor is None else style) for text, style in line]
+    gap = look.width - width_of(line)
+    if gap > 0:
+        segments.append(Segment(" " * gap, ground))
+    return Strip(segments, max(look.width, look.width - gap))

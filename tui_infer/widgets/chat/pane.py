@@ -1,0 +1,123 @@
+"""One pane: a chat's transcript, its prompt, and a frame that says which chat it is and how it goes."""
+
+from rich.text import Text
+from textual import events
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.message import Message
+
+from tui_infer.session import SessionState
+from tui_infer.widgets.bar import fit
+from tui_infer.widgets.chat.document import ChatDocument
+from tui_infer.widgets.chat.marks import MARKS
+from tui_infer.widgets.chat.palette import Palette
+from tui_infer.widgets.chat.prompt import Prompt
+from tui_infer.widgets.chat.transcript import Transcript
+
+
+class Pane(Vertical):
+    """Shows the chat it is bound to; the border is in the chat's colour while it has the focus."""
+
+    DEFAULT_CSS = """
+    Pane {
+        border: round $border-blurred;
+        border-title-align: left;
+        border-subtitle-align: right;
+        background: $background;
+    }
+    """
+
+    class Chosen(Message):
+        """The user clicked into this pane."""
+
+        def __init__(self, session: str) -> None:
+            super().__init__()
+            self.session = session
+
+    def __init__(self, prompts: list[str]) -> None:
+        super().__init__()
+        self.transcript = Transcript()
+        self.prompt = Prompt(prompts)
+        self.session: SessionState | None = None
+        self._color = ""
+
+    def compose(self) -> ComposeResult:
+        yield self.transcript
+        yield self.prompt
+
+    def bind(self, session: SessionState, document: ChatDocument, palette: Palette, color: str) -> None:
+        """Show a chat; nothing happens where it is shown already."""
+        self.session = session
+        self._color = color
+        self.prompt.bind(session)
+        self.transcript.bind(session, document, palette, color)
+        self.update_frame(focused=self.has_class("-current"))
+
+    def update_frame(self, *, focused: bool) -> None:
+        """Title, numbers and border, from the state."""
+        session = self.session
+        if session is None:
+            return
+        self.set_class(focused, "-current")
+        self.styles.border = ("round", self._color) if focused else ("round", self._dimmed)
+        text = self.app.theme_variables.get("foreground", "#cccccc")
+        title = _title(
+            session, self._color, f"bold {text}" if focused else text, max(4, self.size.width - 12)
+        )
+        if title != self._shown_title:
+            self._shown_title = title
+            self.border_title = title
+        numbers = Text(_numbers(session), style=f"bold {self._color}" if session.busy else text)
+        if numbers.plain != self._shown_numbers:
+            self._shown_numbers = numbers.plain
+            self.border_subtitle = numbers
+
+    _shown_title: Text | None = None
+    _shown_numbers = ""
+
+    @property
+    def _dimmed(self) -> str:
+        return self.app.theme_variables.get("border-blurred", "#444444")
+
+    def on_click(self, event: events.Click) -> None:
+        if self.session is not None:
+            self.post_message(self.Chosen(self.session.id))
+
+    def on_prompt_scroll(self, event: Prompt.Scroll) -> None:
+        event.stop()
+        match event.where:
+            case "page_up":
+                self.transcript.page(-1)
+            case "page_down":
+                self.transcript.page(1)
+            case "up":
+                self.transcript.scroll_by(-1)
+            case "down":
+                self.transcript.scroll_by(1)
+            case "start":
+                self.transcript.to_start()
+            case "end":
+                self.transcript.to_end()
+
+
+def _title(session: SessionState, color: str, style: str, room: int) -> Text:
+    mark, _ = MARKS[session.status]
+    title = Text(no_wrap=True, end="")
+    title.append(f"{mark} {session.letter} ", style=f"bold {color}")
+    title.append(fit(session.title, room), style=style)
+    return title
+
+
+def _numbers(session: SessionState) -> str:
+    """What an answer does now; after it, how long the conversation is."""
+    if session.status == "queued":
+        return "waiting"
+    if session.status == "prefill":
+        return "reading the prompt"
+    parts: list[str] = []
+    if session.status == "streaming":
+        rate = session.live_tokens_per_s
+        parts.append("– tok/s" if rate is None else f"{rate:.1f} tok/s")
+    if session.context_tokens:
+        parts.append(f"{session.context_tokens} tokens")
+    return " · ".join(parts)

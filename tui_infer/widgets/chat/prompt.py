@@ -1,0 +1,171 @@
+"""The prompt of a pane: several lines, history, paste of anything."""
+
+from textual import events
+from textual.binding import Binding, BindingType
+from textual.message import Message
+from textual.widgets import TextArea
+
+from tui_infer.sanitize import sanitize_paste
+from tui_infer.session import SessionState
+
+NEWLINE_KEYS = frozenset({"ctrl+j", "shift+enter", "alt+enter", "ctrl+enter"})
+
+# TextArea's keys that are prefixes of multiplexers, suspend, or belong to the app.
+_TAKEN = {"ctrl+a", "ctrl+z", "ctrl+c", "f6", "f7", "pageup", "pagedown"}
+
+
+def _editing_keys() -> list[BindingType]:
+    """TextArea's keys less the taken ones."""
+    bindings: list[BindingType] = []
+    for binding in TextArea.BINDINGS:
+        assert isinstance(binding, Binding)
+        keys = [key for key in binding.key.split(",") if key not in _TAKEN]
+        if keys:
+            bindings.append(Binding(",".join(keys), binding.action, binding.description, show=False))
+    return bindings
+
+
+class Prompt(TextArea, inherit_bindings=False):
+    """Enter sends; ctrl+j, and shift+enter or alt+enter where the terminal tells them apart, break the line.
+
+    The draft belongs to the chat: ``bind`` loads it, every change is stored. Up on the first row and down
+    on the last go through earlier prompts; past the newest, the draft comes back.
+    """
+
+    DEFAULT_CSS = """
+    Prompt {
+        height: auto;
+        min-height: 1;
+        max-height: 40%;
+        border: none;
+        padding: 0 1;
+        scrollbar-size-vertical: 1;
+        &:focus { border: none; }
+    }
+    """
+
+    BINDINGS = [
+        *_editing_keys(),
+        Binding("ctrl+underscore", "undo", "Undo", show=False),
+    ]
+
+    class Submitted(Message):
+        """The user sent the text."""
+
+        def __init__(self, prompt: "Prompt", text: str) -> None:
+            super().__init__()
+            self.prompt = prompt
+            self.text = text
+
+    class Scroll(Message):
+        """A key that is meant for the transcript: ``page_up``, ``page_down``, ``start``, ``end``."""
+
+        def __init__(self, where: str) -> None:
+            super().__init__()
+            self.where = where
+
+    def __init__(self, prompts: list[str]) -> None:
+        super().__init__(
+            soft_wrap=True, show_line_numbers=False, highlight_cursor_line=False, tab_behavior="focus"
+        )
+        self.cursor_blink = False  # a blinking cursor is a timer that never sleeps
+        self._prompts = prompts
+        self._session: SessionState | None = None
+
+    # --- the chat ----------------------------------------------------------------------------------
+
+    def bind(self, session: SessionState) -> None:
+        """Edit another chat's draft."""
+        if session is self._session:
+            return
+        self.store_draft()
+        self._session = session
+        self._show(session.draft)
+
+    def store_draft(self) -> None:
+        """Write what was typed into the chat's state."""
+        if self._session is not None:
+            self._session.draft = self.text
+
+    def _show(self, text: str) -> None:
+        self.load_text(text)
+        self.move_cursor(self.document.end)
+
+    def on_text_area_changed(self, event: TextArea.Changed) -> None:
+        event.stop()
+        self.store_draft()
+
+    def clear_sent(self) -> None:
+        """The text was sent: an empty draft, and the history starts at its newest again."""
+        if self._session is not None:
+            self._session.recall = None
+            self._session.stash = ""
+        self._show("")
+        self.store_draft()
+
+    # --- keys --------------------------------------------------------------------------------------
+
+    async def _on_key(self, event: events.Key) -> None:
+        key = event.key
+        if key == "enter":
+            self._take(event)
+            self.post_message(self.Submitted(self, self.text))
+        elif key in NEWLINE_KEYS:
+            self._take(event)
+            self.insert("\n")
+            self.scroll_cursor_visible()
+        elif key in ("up", "down") and self._recall(-1 if key == "up" else 1):
+            self._take(event)
+        elif where := self._scroll_key(key):
+            self._take(event)
+            self.post_message(self.Scroll(where))
+
+    def _take(self, event: events.Event) -> None:
+        event.stop()
+        event.prevent_default()
+
+    def _scroll_key(self, key: str) -> str:
+        if not self.text and key in ("home", "end"):
+            return {"home": "start", "end": "end"}[key]
+        return {
+            "pageup": "page_up",
+            "pagedown": "page_down",
+            "ctrl+home": "start",
+            "ctrl+end": "end",
+            "alt+up": "up",
+            "alt+down": "down",
+        }.get(key, "")
+
+    async def _on_paste(self, event: events.Paste) -> None:
+        """All lines of a paste, whatever their line ends; nothing is sent."""
+        self._take(event)
+        if result := self._replace_via_keyboard(sanitize_paste(event.text), *self.selection):
+            self.move_cursor(result.end_location)
+
+    # --- history -----------------------------------------------------------------------------------
+
+    def _recall(self, step: int) -> bool:
+        """Show the prompt before or after; False where the key is an ordinary move of the cursor."""
+        session, prompts = self._session, self._prompts
+        if session is None or not prompts:
+            return False
+        cursor = self.selection.end
+        at_edge = (
+            self.navigator.is_first_wrapped_line(cursor)
+            if step < 0
+            else self.navigator.is_last_wrapped_line(cursor)
+        )
+        if not at_edge or (session.recall is None and step > 0):
+            return False
+        position = (len(prompts) if session.recall is None else session.recall) + step
+        if position < 0:
+            return True
+        if session.recall is None:
+            session.stash = self.text
+        if position >= len(prompts):
+            session.recall = None
+            self._show(session.stash)
+        else:
+            session.recall = position
+            self._show(prompts[position])
+        return True

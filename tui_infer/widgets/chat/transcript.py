@@ -1,0 +1,204 @@
+"""The transcript of one chat, drawn line by line."""
+
+from time import perf_counter
+
+from rich.cells import cell_len
+from rich.segment import Segment
+from rich.style import Style
+from textual import events
+from textual.geometry import Region, Size
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+from textual.timer import Timer
+from textual.widget import Widget
+
+from tui_infer.session import SessionState
+from tui_infer.widgets.chat.document import ChatDocument, Look
+from tui_infer.widgets.chat.palette import Palette
+
+NEW_TEXT = " ↓ new text below "
+NEAR_END = 2  # rows from the end within which scrolling down follows again
+SLOW_S = 0.008  # a render above this is put off for a while, so that it never takes the loop for itself
+REST = 4
+
+
+class Transcript(ScrollView, can_focus=False):
+    """Shows a ``ChatDocument``. It has no text of its own: ``bind`` points it to a chat, ``update`` draws
+    what is new.
+    """
+
+    DEFAULT_CSS = """
+    Transcript {
+        height: 1fr;
+        overflow-x: hidden;
+        overflow-y: scroll;
+        scrollbar-size-vertical: 1;
+    }
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._session: SessionState | None = None
+        self._document = ChatDocument()
+        self._palette: Palette | None = None
+        self._color = "white"
+        self._hint: list[str] = []
+        self._rest_until = 0.0
+        self._timer: Timer | None = None
+
+    def bind(self, session: SessionState, document: ChatDocument, palette: Palette, color: str) -> None:
+        """Show another chat, theme or colour; the reader's place in the chat is kept."""
+        if (self._session, self._document, self._palette, self._color) == (session, document, palette, color):
+            return
+        self._session, self._document = session, document
+        self._palette, self._color = palette, color
+        self._rest_until = 0.0
+        self.update(everything=True)
+
+    def set_hint(self, lines: list[str]) -> None:
+        """What an empty transcript says."""
+        if lines != self._hint:
+            self._hint = lines
+            if self._document.height == 0:
+                self.refresh()
+
+    @property
+    def text_width(self) -> int:
+        return self.scrollable_content_region.width
+
+    def update(self, everything: bool = False) -> None:
+        """Draw what changed. A chat whose last block has become slow to render is drawn less often while
+        it streams; its last text is always drawn.
+        """
+        session, palette = self._session, self._palette
+        if session is None or palette is None or self.text_width <= 0:
+            return
+        started = perf_counter()
+        if not everything and session.answer is not None and started < self._rest_until:
+            self._update_later(self._rest_until - started)
+            return
+        document = self._document
+        anchor = document.anchor(document.scroll_y)
+        height = document.height
+        changed = document.sync(session.turns, Look(self.text_width, palette, self._color))
+        took = perf_counter() - started
+        self._rest_until = perf_counter() + REST * took if took > SLOW_S else 0.0
+        if changed is None and not everything:
+            return
+        self._resize_to(document.height)
+        if document.follow:
+            top = self.max_scroll_y
+        else:
+            top = document.line_of(anchor) if changed == 0 else document.scroll_y
+            document.unseen = document.unseen or document.height > height
+        moved = round(top) != round(self.scroll_y)
+        if moved:
+            self.scroll_to(y=top, animate=False, immediate=True)
+            document.scroll_y = round(self.scroll_y)
+        if everything or moved or document.unseen:
+            self.refresh()
+        elif changed is not None:
+            first = max(0, changed - self.scroll_offset.y)
+            self.refresh(Region(0, first, self.size.width, max(0, self.size.height - first)))
+
+    def _update_later(self, delay: float) -> None:
+        if self._timer is None:
+            self._timer = self.set_timer(delay, self._update_now, name="transcript")
+
+    def _update_now(self) -> None:
+        self._timer = None
+        self.update()
+
+    def _resize_to(self, height: int) -> None:
+        """Set the virtual size; through the reactive each new line would lay out the whole screen."""
+        size = Size(self.text_width, height)
+        if size != self.virtual_size:
+            self.set_reactive(Widget.virtual_size, size)
+            self._scroll_update(size)
+
+    # --- the reader's place ------------------------------------------------------------------------
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        super().watch_scroll_y(old_value, new_value)
+        document = self._document
+        document.scroll_y = round(new_value)
+        near_end = round(new_value) >= self.max_scroll_y - NEAR_END and new_value >= old_value
+        if near_end and (document.unseen or not document.follow):
+            document.follow, document.unseen = True, False
+            self.refresh()
+
+    def _leave_end(self) -> None:
+        if self.max_scroll_y > 0:
+            self._document.follow = False
+
+    def scroll_by(self, rows: int) -> None:
+        """Move the view; upwards leaves the end, downwards near the end follows again."""
+        if rows < 0:
+            self._leave_end()
+        self.scroll_to(y=self.scroll_y + rows, animate=False, immediate=True)
+
+    def page(self, direction: int) -> None:
+        """One screen up (-1) or down (1), with two rows in common."""
+        self.scroll_by(direction * max(1, self.size.height - 2))
+
+    def to_start(self) -> None:
+        self._leave_end()
+        self.scroll_to(y=0, animate=False, immediate=True)
+
+    def to_end(self) -> None:
+        """Go to the end and follow it."""
+        self._document.follow, self._document.unseen = True, False
+        self.scroll_to(y=self.max_scroll_y, animate=False, immediate=True)
+        self.refresh()
+
+    @property
+    def following(self) -> bool:
+        return self._document.follow
+
+    def _on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        event.stop()
+        event.prevent_default()
+        self.scroll_by(-3)
+
+    def _on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        event.stop()
+        event.prevent_default()
+        self.scroll_by(3)
+
+    def _on_scroll_to(self, message: object) -> None:
+        """The scroll bar is dragged: where it is let go decides whether the end is followed."""
+        self._leave_end()
+
+    # --- drawing -----------------------------------------------------------------------------------
+
+    def on_resize(self) -> None:
+        self._rest_until = 0.0
+        self.update(everything=True)
+
+    def render_line(self, y: int) -> Strip:
+        palette = self._palette
+        if palette is None:
+            return Strip.blank(self.size.width, self.rich_style)
+        width = self.size.width
+        document = self._document
+        if document.height == 0:
+            return self._hint_line(y, width, palette)
+        if document.unseen and not document.follow and y == self.size.height - 1:
+            return _centred(NEW_TEXT, palette.marker, width, palette.base)
+        strip = document.strip(self.scroll_offset.y + y)
+        if strip is None:
+            return Strip.blank(width, palette.base)
+        return strip.crop_extend(0, width, palette.base)
+
+    def _hint_line(self, y: int, width: int, palette: Palette) -> Strip:
+        first = max(0, (self.size.height - len(self._hint)) // 2)
+        index = y - first
+        if not 0 <= index < len(self._hint):
+            return Strip.blank(width, palette.base)
+        style = palette.muted if index == 0 else palette.faint
+        return _centred(self._hint[index], style, width, palette.base)
+
+
+def _centred(text: str, style: Style, width: int, ground: Style) -> Strip:
+    left = Segment(" " * max(0, (width - cell_len(text)) // 2), ground)
+    return Strip([left, Segment(text, style)]).crop_extend(0, width, ground)

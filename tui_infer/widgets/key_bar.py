@@ -1,0 +1,64 @@
+"""The bottom line: the keys that matter now."""
+
+from rich.cells import cell_len
+from textual.screen import Screen
+
+from tui_infer.widgets.bar import Bar, Part
+
+# (binding id, label), the most important first; what does not fit is left out, the help screen has all
+SHOWN = [
+    ("help", "help"),
+    ("new", "new"),
+    ("palette", "commands"),
+    ("mode", "graph/eager"),
+    ("pause", "pause"),
+    ("step", "step"),
+    ("layout", "layout"),
+    ("inspector", "inspector"),
+    ("cancel", "stop"),
+    ("next", "next chat"),
+    ("zoom", "zoom"),
+]
+ORDER = ["help", "mode", "pause", "step", "layout", "inspector", "zoom", "next", "new", "cancel", "palette"]
+
+
+class KeyBar(Bar):
+    """Keys and what they do, as they are bound; a click does the same."""
+
+    def parts(self, width: int) -> list[Part]:
+        key_style, text_style = self.ink("footer-key-foreground", bold=True), self.ink("foreground", 0.7)
+        keys = bound_keys(self.screen)
+        chosen: dict[str, list[Part]] = {}
+        used = 1
+        for name, label in SHOWN:
+            if name not in keys:
+                continue
+            key, action = keys[name]
+            parts = [Part(f" {key}", key_style, action), Part(f" {label} ", text_style, action)]
+            cells = sum(cell_len(part.text) for part in parts)
+            if used + cells > width:
+                continue
+            chosen[name] = parts
+            used += cells
+        return [part for name in ORDER for part in chosen.get(name, [])]
+
+
+def bound_keys(screen: Screen) -> dict[str, tuple[str, str]]:
+    """For each binding id of the app, how its first key is shown, and its action."""
+    keys: dict[str, tuple[str, str]] = {}
+    for active in screen.app.active_bindings.values():
+        binding = active.binding
+        if binding.id and binding.id not in keys:
+            action = binding.action if "." in binding.action else f"app.{binding.action}"
+            keys[binding.id] = (short_key(binding.key), action)
+    return keys
+
+
+def short_key(key: str) -> str:
+    """A key as people write it: F1, ^n, Esc, Alt+1."""
+    names = {"escape": "Esc", "shift+tab": "⇧Tab", "tab": "Tab", "enter": "Enter"}
+    if key in names:
+        return names[key]
+    if key.startswith("ctrl+") and len(key) == 6:
+        return f"^{key[5]}"
+    return "+".join(word.capitalize() if len(word) > 1 else word for word in key.split("+"))
