@@ -50,7 +50,7 @@ def download_model(repo_id: str, revision: str | None, progress: OnProgress) -> 
         with _reporting(repo_id, total, progress) as bar:
             return Path(
                 huggingface_hub.snapshot_download(
-                    repo_id, revision=info.sha, allow_patterns=wanted, tqdm_class=bar, max_workers=4
+                    repo_id, revision=revision, allow_patterns=wanted, tqdm_class=bar, max_workers=4
                 )
             )
 
@@ -63,10 +63,10 @@ def download_file(repo_id: str, file: str, revision: str | None, progress: OnPro
     """
     import huggingface_hub
 
-    found = huggingface_hub.try_to_load_from_cache(repo_id, file, revision=revision)
-    if isinstance(found, str):
-        return Path(found)
     with _explained(repo_id, revision, file):
+        found = huggingface_hub.try_to_load_from_cache(repo_id, file, revision=revision)
+        if isinstance(found, str):
+            return Path(found)
         progress(Progress("asking the hub", repo_id))
         url = huggingface_hub.hf_hub_url(repo_id, file, revision=revision)
         total = int(huggingface_hub.get_hf_file_metadata(url).size or 0)
@@ -90,8 +90,10 @@ def cached_snapshot(repo_id: str, revision: str | None) -> Path | None:
         weights = weight_files(folder)
     except ModelError:
         return None
-    whole = bool(weights) and all(file.is_file() for file in weights)
-    return folder if whole and any((folder / name).is_file() for name in TOKENIZER_FILES) else None
+    tokenizer = [folder / name for name in TOKENIZER_FILES if (folder / name).is_file()]
+    # Fetched files arrive in about alphabetical order, several at once: these are among the last.
+    needed = [*weights, folder / "tokenizer_config.json"]
+    return folder if weights and tokenizer and all(file.is_file() for file in needed) else None
 
 
 def wanted_files(repo_id: str, names: Any) -> list[str]:

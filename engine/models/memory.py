@@ -1,19 +1,23 @@
-"""How much memory there is to take, before anything is taken."""
+"""How much memory there is to take, before anything is taken. Torch is needed for a GPU only."""
 
 import os
 from pathlib import Path
-
-import torch
+from typing import TYPE_CHECKING
 
 from engine.errors import OutOfMemory
 
+if TYPE_CHECKING:
+    import torch
 
-def available_bytes(device: torch.device) -> int | None:
+
+def available_bytes(device: "torch.device") -> int | None:
     """Free bytes of a device; None where nothing says so.
 
     On the CPU the smaller of what the kernel calls available and what the container still allows.
     """
     if device.type == "cuda":
+        import torch
+
         return int(torch.cuda.mem_get_info(device)[0])
     limits = [limit for limit in (_meminfo_available(), _cgroup_left()) if limit is not None]
     if limits:
@@ -24,7 +28,7 @@ def available_bytes(device: torch.device) -> int | None:
         return None
 
 
-def require(need: int, device: torch.device, what: str, hint: str) -> None:
+def require(need: int, device: "torch.device", what: str, hint: str) -> None:
     """Refuse what cannot fit.
 
     Raises:

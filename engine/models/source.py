@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -210,7 +211,12 @@ def weight_files(path: Path) -> list[Path]:
             raise ModelError(f"{index} cannot be read: {error}.", "Fetch this file again.") from error
         return [path / name for name in names]
     single = path / "model.safetensors"
-    return [single] if single.is_file() else sorted(path.glob("*.safetensors"))
+    found = [single] if single.is_file() else sorted(path.glob("*.safetensors"))
+    parts = re.fullmatch(r"(.+)-\d{5}-of-(\d{5})\.safetensors", found[0].name) if found else None
+    if parts:  # without the index that names them all, the count in each name does
+        stem, count = parts[1], parts[2]
+        return [path / f"{stem}-{part:05d}-of-{count}.safetensors" for part in range(1, int(count) + 1)]
+    return found
 
 
 def _pickled(model: str, names: str) -> ModelError:
