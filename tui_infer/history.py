@@ -213,7 +213,7 @@ class StepHistory:
         return last.t + last.ms.total / 1000 - self._recent[0].t
 
     def time_shares(self) -> TimeShares | None:
-        """Where the time of the window's last decode steps went; of its prefill steps if there were no others."""
+        """Where the time of the window's last decode steps went; of prefill steps if there are no others."""
         newest = list(islice(reversed(self._recent), SHARE_STEPS))
         steps = [record for record in newest if record.kind == "decode"] or newest
         if not steps:
@@ -234,7 +234,7 @@ class StepHistory:
         return {key: window.percentile(50) for key, window in self._by_batch.items()}
 
     def ratio(self, batch: int) -> Ratio | None:
-        """Graph against eager at this batch size; None until both were seen often enough to mean something."""
+        """Graph against eager at this batch size; None until both were seen often enough."""
         graph, eager = self._by_batch.get(("graph", batch)), self._by_batch.get(("eager", batch))
         if graph is None or eager is None or min(len(graph), len(eager)) < MIN_SAMPLES_FOR_RATIO:
             return None

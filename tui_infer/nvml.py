@@ -4,6 +4,7 @@ import importlib
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 HISTORY_READINGS = 120
@@ -69,7 +70,7 @@ class GpuMonitor:
     """
 
     def __init__(self, uuid: str | None, module: Any = None) -> None:
-        """``uuid`` as torch or NVML print it; None where no CUDA device is used. ``module`` replaces pynvml."""
+        """``uuid`` as torch or NVML print it; None without a CUDA device. ``module`` replaces pynvml."""
         self._uuid = uuid
         self._nvml = module
         self._handle: Any = None
@@ -111,22 +112,21 @@ class GpuMonitor:
             except Exception as error:
                 return f"nvidia-ml-py cannot be imported: {error}"
         if not self._initialized:
-            error = _attempt(self._nvml.nvmlInit)[1]
-            if error:
-                return _open_reason(error)
+            failure = _attempt(self._nvml.nvmlInit)[1]
+            if failure:
+                return _open_reason(failure)
             self._initialized = True
-        error = ""
+        failure = ""
         for name in _uuid_spellings(uuid):
-            handle, error = _attempt(lambda name=name: self._nvml.nvmlDeviceGetHandleByUUID(name))
-            if not error:
+            handle, failure = _attempt(partial(self._nvml.nvmlDeviceGetHandleByUUID, name))
+            if not failure:
                 self._handle = handle
                 if name.startswith("MIG-"):
                     # Power, temperature and clocks belong to the card, not to its slice.
-                    self._parent = _attempt(
-                        lambda: self._nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle)
-                    )[0]
+                    of_slice = self._nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle
+                    self._parent = _attempt(partial(of_slice, handle))[0]
                 return ""
-        reason = _open_reason(error)
+        reason = _open_reason(failure)
         return f"{reason} ({uuid})" if "UUID" in reason else reason
 
     # --- reading -------------------------------------------------------------------------------

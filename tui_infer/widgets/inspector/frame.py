@@ -1,0 +1,67 @@
+"""What every panel draws from: the view, and what the inspector worked out once for all of them."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from engine.records import StepRecord
+from tui_infer.widgets.inspector.ink import Ink
+from tui_infer.widgets.inspector.series import StepSeries
+from tui_infer.widgets.inspector.view import InspectorView, SessionTag
+
+Activity = Literal["loading", "dead", "ready", "idle", "paused", "live"]
+
+NO_GLOW = 1 << 62
+GLOW_S = 0.35
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One picture: ``glow_since`` is the step from which on a changed block glows."""
+
+    view: InspectorView
+    ink: Ink
+    series: StepSeries
+    activity: Activity
+    glow_since: int
+
+    @property
+    def latest(self) -> StepRecord | None:
+        return self.view.history.latest
+
+    @property
+    def waiting_text(self) -> str:
+        """What a panel says while it has nothing to show."""
+        if self.activity == "dead":
+            return "the engine stopped"
+        return "waiting for the engine" if self.activity == "loading" else "no step yet"
+
+    def tag(self, request: int) -> SessionTag | None:
+        return self.view.tags.get(request)
+
+
+def activity_of(view: InspectorView, *, quiet: bool) -> Activity:
+    """What the engine is doing; ``quiet`` says that no step has come for a while."""
+    latest = view.history.latest
+    if view.dead:
+        return "dead"
+    if view.status is None:
+        return "loading"
+    if view.paused:
+        return "paused"
+    if latest is None:
+        return "ready"
+    finished = set(latest.finished)
+    if latest.waiting == 0 and all(row.request in finished for row in latest.rows):
+        return "idle"
+    # A long prefill is one long step: while somebody holds blocks the engine is at work, not idle.
+    return "idle" if quiet and view.mirror.counts().used == 0 else "live"
+
+
+def glow_since(view: InspectorView, activity: Activity, *, quiet: bool) -> int:
+    """First step whose changes glow: the last moments while running, the last step while paused."""
+    latest = view.history.latest
+    if latest is None or activity in ("dead", "loading"):
+        return NO_GLOW
+    if activity == "paused":
+        return latest.index
+    return NO_GLOW if quiet else min(view.history.first_since(latest.t - GLOW_S), latest.index)

@@ -1,0 +1,197 @@
+"""Step: how long each step takes, where the time goes, and how fast tokens come."""
+
+from rich.style import Style
+from textual.renderables.digits import DIGITS, DIGITS3X3_BOLD
+
+from engine.records import StepRecord
+from tui_infer.history import decode_rows
+from tui_infer.widgets.inspector.chart import AXIS_WIDTH, chart_notes, decode_chart, prefill_lane, scale_of
+from tui_infer.widgets.inspector.frame import Frame
+from tui_infer.widgets.inspector.lines import (
+    Line,
+    fit,
+    gauge,
+    joined,
+    milliseconds,
+    rate,
+    sparkline,
+    spread,
+    stacked,
+    width_of,
+)
+from tui_infer.widgets.inspector.panel import Panel
+
+
+class StepPanel(Panel):
+    NAME = "Step"
+
+    def headline(self, frame: Frame, width: int) -> Line:
+        """Graph against eager at the batch size of the latest decode step, once both were measured."""
+        record = frame.latest
+        ratio = frame.view.history.ratio(decode_rows(record)) if record else None
+        if ratio is None:
+            return []
+        ink = frame.ink
+        return [(f"{ratio.speedup:.1f}×", ink.graph), (f" as fast as eager at batch {ratio.batch}", ink.dim)]
+
+    def body(self, frame: Frame, width: int, height: int) -> list[Line]:
+        ink, record = frame.ink, frame.latest
+        if record is None:
+            return [[(frame.waiting_text, ink.dim)]]
+        tall = height >= 10
+        lines = self._hero(frame, record, width) if tall else [self._one_line(frame, record, width)]
+        below: list[Line] = []
+        if height >= 3:
+            below += self._shares(frame, width, bars=height >= 4, device_bar=tall)
+        if height >= 5:
+            below.append(self._percentiles(frame, width))
+        room = height - len(lines) - len(below)
+        return [*lines, *self._chart(frame, width, room), *below]
+
+    # --- the newest step -----------------------------------------------------------------------
+
+    def _one_line(self, frame: Frame, record: StepRecord, width: int) -> Line:
+        ink = frame.ink
+        number = ink.strong if frame.activity in ("live", "paused") else ink.dim
+        left: Line = [(f"{milliseconds(record.ms.total)} ms", number)]
+        speed = self._speed(frame)
+        if speed:
+            left += [("  ", ink.dim), *speed]
+        return spread(left, self._which(frame, record), width, ink.dim)
+
+    def _hero(self, frame: Frame, record: StepRecord, width: int) -> list[Line]:
+        """The number in three rows of digits, the facts beside it."""
+        ink = frame.ink
+        style = ink.mode(record.mode) if record.kind != "prefill" else ink.prefill
+        style = style if frame.activity in ("live", "paused") else ink.dim
+        digits = _large(milliseconds(record.ms.total), style)
+        facts = [self._which(frame, record), self._speed(frame), self._compared(frame, record)]
+        lines: list[Line] = []
+        for row, (digit, fact) in enumerate(zip(digits, facts)):
+            unit = " ms " if row == 2 else "    "
+            left: Line = [digit, (unit, ink.dim)]
+            lines.append(spread(left, fit(fact, max(0, width - width_of(left) - 1)), width, ink.dim))
+        return lines
+
+    def _which(self, frame: Frame, record: StepRecord) -> Line:
+        ink = frame.ink
+        kind = ink.prefill if record.kind == "prefill" else ink.text
+        line: Line = [
+            ("step ", ink.dim),
+            (f"{record.index:,}", ink.text),
+            ("  ", ink.dim),
+            (record.kind, kind),
+        ]
+        if record.graph_size is not None:
+            line += [(" ", ink.dim), (f"graph {record.graph_size}", ink.graph)]
+        elif decode_rows(record):
+            line += [(" ", ink.dim), ("eager", ink.eager)]
+        return line
+
+    def _speed(self, frame: Frame) -> Line:
+        ink, history = frame.ink, frame.view.history
+        if frame.activity == "idle":
+            return [("idle", ink.dim)]
+        decode, prefill = history.tokens_per_s(), history.prefill_tokens_per_s()
+        line: Line = []
+        if decode is not None:
+            line += [(rate(decode), ink.strong), (" tok/s", ink.dim)]
+        if prefill is not None:
+            line += [
+                (" + " if line else "", ink.faint),
+                (rate(prefill), ink.prefill),
+                (" prefill tok/s", ink.dim),
+            ]
+        return line
+
+    def _compared(self, frame: Frame, record: StepRecord) -> Line:
+        ink = frame.ink
+        ratio = frame.view.history.ratio(decode_rows(record))
+        if ratio is None:
+            dropped = frame.view.history.dropped
+            return [(f"{dropped:,} steps not received", ink.warn)] if dropped else []
+        return [
+            ("median graph ", ink.dim),
+            (milliseconds(ratio.graph_ms), ink.graph),
+            (" eager ", ink.dim),
+            (milliseconds(ratio.eager_ms), ink.eager),
+            (" ms", ink.dim),
+        ]
+
+    # --- over time -----------------------------------------------------------------------------
+
+    def _chart(self, frame: Frame, width: int, room: int) -> list[Line]:
+        ink, series = frame.ink, frame.series
+        if room < 1:
+            return []
+        columns = series.last(width if room < 3 else max(1, width - AXIS_WIDTH))
+        notes = joined(chart_notes(columns, series.steps_per_column, ink), ("  ", ink.dim), width)
+        if room < 3:
+            marks = sparkline([column.mean_ms for column in columns], scale_of(columns))
+            mode = columns[-1].mode if columns else "eager"
+            return [[(marks.rjust(width), ink.shade(ink.mode(mode), 70))], notes][:room]
+        if room < 5:
+            return [*decode_chart(columns, width, room - 1, ink), notes]
+        return [*decode_chart(columns, width, room - 2, ink), prefill_lane(columns, width, ink), notes]
+
+    def _shares(self, frame: Frame, width: int, *, bars: bool, device_bar: bool) -> list[Line]:
+        """The host's time as a stacked bar, and under it how much of it the device was busy."""
+        ink = frame.ink
+        shares = frame.view.history.time_shares()
+        if shares is None:
+            return []
+        on_device = shares.device is not None
+        launch = "launch" if on_device else "compute"
+        parts = [
+            ("schedule", shares.schedule, ink.schedule),
+            (launch, shares.launch, ink.launch),
+            ("read", shares.read, ink.read),
+        ]
+        rest = max(0.0, shares.total - sum(ms for _, ms, _ in parts))
+        if rest > 0.05 * shares.total:
+            parts.append(("other", rest, ink.faint))
+        total = max(shares.total, sum(ms for _, ms, _ in parts), 1e-9)
+        lines: list[Line] = []
+        legend: list[Line] = [
+            [(f"{name} ", style), (milliseconds(ms), ink.text)] for name, ms, style in parts
+        ]
+        if shares.device is not None:
+            legend.insert(2, [("device ", ink.device), (milliseconds(shares.device), ink.text)])
+        if bars:
+            label_width = 7 if on_device and device_bar else 0
+            room = width - label_width - (6 if label_width else 0)
+            bar = stacked([(ms / total, style) for _, ms, style in parts], room, ink.free)
+            lines.append([("host   "[:label_width], ink.dim), *bar])
+            if shares.device is not None and device_bar:
+                percent = f" {100 * shares.device / total:3.0f} %"
+                busy = gauge(shares.device / total, width - label_width - len(percent), ink.device, ink.free)
+                lines.append([("device "[:label_width], ink.dim), *busy, (percent, ink.text)])
+        numbers = joined(legend, ("  ", ink.dim), width)
+        lines.append(joined([numbers, [("ms", ink.dim)]], (" ", ink.dim), width))
+        return lines
+
+    def _percentiles(self, frame: Frame, width: int) -> Line:
+        ink, numbers = frame.ink, frame.view.history.percentiles()
+        if numbers is None:
+            return [("no decode step yet", ink.dim)]
+        left: Line = []
+        for name, ms in (("p50", numbers.p50), ("p95", numbers.p95), ("p99", numbers.p99)):
+            left += [(f"{name} ", ink.dim), (milliseconds(ms), ink.text), ("  ", ink.dim)]
+        left[-1] = (" ms", ink.dim)
+        return spread(left, [(f"{numbers.steps:,} decode steps", ink.faint)], width, ink.dim)
+
+
+def _large(number: str, style: Style) -> list[tuple[str, Style]]:
+    """Three rows of large digits."""
+    rows = ["", "", ""]
+    for character in number:
+        position = DIGITS.find(character)
+        if character in ".," or position < 0:
+            pieces = [" ", " ", character]
+        else:
+            pieces = [line.ljust(3) for line in _FONT[position * 3 : position * 3 + 3]]
+        rows = [row + piece for row, piece in zip(rows, pieces)]
+    return [(row, style) for row in rows]
+
+
+_FONT: list[str] = DIGITS3X3_BOLD
