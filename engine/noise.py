@@ -19,7 +19,7 @@ def _signed(value: int, bits: int) -> int:
 
 _POSITION = _signed(0x9E3779B97F4A7C15, 64)
 _MIX_64 = (_signed(0xBF58476D1CE4E5B9, 64), _signed(0x94D049BB133111EB, 64))
-_MIX_32 = (_signed(0xED5AD4BB, 32), _signed(0xAC4C1B51, 32), _signed(0x31848BAB, 32))
+_MIX_32 = (_signed(0x21F0AAAD, 32), _signed(0xD35A2D97, 32))
 
 
 def row_keys(seeds: Tensor, positions: Tensor) -> Tensor:
@@ -40,11 +40,10 @@ def random_bits(keys: Tensor, ids: Tensor) -> Tensor:
     """32 random bits for every token of every row: int32 keys [n, 2], int32 ids [V] -> int32 [n, V]."""
     bits = ids ^ keys[:, :1]
     scratch = torch.empty_like(bits)
-    _round_32(bits, scratch, 17, _MIX_32[0])
-    bits ^= keys[:, 1:]  # the second word behind a round: rows cannot be shifted copies of each other
-    _round_32(bits, scratch, 11, _MIX_32[1])
-    _round_32(bits, scratch, 15, _MIX_32[2])
-    return _round_32(bits, scratch, 14, 1)
+    _fold(bits, scratch, 16).mul_(_MIX_32[0])
+    bits ^= keys[:, 1:]  # behind a round, so that no two rows can be reorderings of the same numbers
+    _fold(bits, scratch, 15).mul_(_MIX_32[1])
+    return _fold(bits, scratch, 15)
 
 
 def log_exponential(keys: Tensor, ids: Tensor) -> Tensor:
@@ -54,8 +53,8 @@ def log_exponential(keys: Tensor, ids: Tensor) -> Tensor:
     trick). Draws are finite: uniform numbers keep full relative precision towards 0, where the largest
     Gumbel values come from, and stay below 1.
     """
-    uniform = (random_bits(keys, ids) & 0x7FFFFFFF).to(torch.float32)
-    uniform.add_(0.5).mul_(2.0**-31).clamp_(max=1.0 - 2.0**-24)
+    bits = random_bits(keys, ids).bitwise_and_(0x7FFFFFFF)
+    uniform = bits.to(torch.float32).add_(0.5).mul_(2.0**-31).clamp_(max=1.0 - 2.0**-24)
     return uniform.neg_().log1p_().neg_().log_()
 
 
@@ -65,11 +64,9 @@ def _mix_64(bits: Tensor) -> Tensor:
     return bits ^ ((bits >> 31) & (1 << 33) - 1)
 
 
-def _round_32(bits: Tensor, scratch: Tensor, shift: int, multiplier: int) -> Tensor:
-    """``bits ^= bits >>> shift`` (zeros come in from the left), then a multiplication; in place."""
+def _fold(bits: Tensor, scratch: Tensor, shift: int) -> Tensor:
+    """``bits ^= bits >>> shift`` in place; the mask makes the shift one that brings in zeros."""
     torch.bitwise_right_shift(bits, shift, out=scratch)
     scratch &= (1 << (32 - shift)) - 1
     bits ^= scratch
-    if multiplier != 1:
-        bits *= multiplier
     return bits

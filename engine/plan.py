@@ -1,6 +1,6 @@
 """What one step computes: a value that the scheduler makes and the runner reads. Torch-free."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from engine.prefix import token_slice
 from engine.request import FinishReason, Request
@@ -8,16 +8,19 @@ from engine.request import FinishReason, Request
 
 @dataclass(frozen=True, slots=True)
 class PrefillChunk:
-    """Tokens ``[start, end)`` of ``request`` are computed; its blocks up to ``end`` are in its table."""
+    """Tokens ``[start, end)`` of ``request`` are computed; its blocks up to ``end`` are in its table.
+
+    ``completes`` is True when the chunk reached the last known token when it was planned, so that the
+    next one is sampled from it.
+    """
 
     request: Request
     start: int
     end: int
+    completes: bool = field(init=False)
 
-    @property
-    def completes(self) -> bool:
-        """True when the chunk reaches the last known token, so that the next one is sampled from it."""
-        return self.end == self.request.num_tokens
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "completes", self.end == self.request.num_tokens)
 
     def token_ids(self) -> list[int]:
         """The chunk's tokens."""

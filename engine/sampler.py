@@ -7,10 +7,10 @@ captured in a CUDA graph; what a batch needs at all is decided on the host, in `
 A row's token depends on its own logits and parameters only, never on the rows beside it.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import chain
 
 import torch
 from torch import Tensor
@@ -26,13 +26,16 @@ NO_TOKEN = -1
 
 @dataclass(frozen=True, slots=True)
 class Penalties:
-    """What rows with penalties look at. Columns are token ids."""
+    """The tokens that each row has seen, once each, and how it penalises them.
 
+    Rows are padded to the same width with repetitions of an entry, which write the same value again.
+    """
+
+    ids: Tensor  # int64 [n, m]: in prompt or output
+    counts: Tensor  # float32 [n, m]: times in the output
     repetition: Tensor  # float32 [n, 1]
     presence: Tensor  # float32 [n, 1]
     frequency: Tensor  # float32 [n, 1]
-    seen: Tensor  # bool [n, V]: in prompt or output
-    counts: Tensor  # float32 [n, V]: times in the output
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +93,7 @@ class SamplingBatch:
             min_p=reals[2].float()[:, None],
             seed=ids[2],
             position=ids[3],
-            penalties=_penalties(requests, device, vocab_size) if any(map(_penalised, params)) else None,
+            penalties=_penalties(requests, device) if any(map(_penalised, params)) else None,
             all_greedy=not drawn,
             sorted_k=min(vocab_size, 1 << (sorted_k - 1).bit_length()) if sorted_k else 0,
             select_k=any(p.top_k > SORTED_TOP_K for p in drawn),
@@ -143,17 +146,11 @@ def sample(logits: Tensor, batch: SamplingBatch) -> Sampled:
     """
     logits = logits.to(device=batch.greedy.device, dtype=torch.float32)
     scores = logits if batch.penalties is None else _penalise(logits, batch.penalties)
-    highest, tokens = scores.max(dim=-1)
-    if not batch.all_greedy:
-        scaled = scores.sub(highest[:, None]).div_(batch.temperature)
-        lowest, single = _thresholds(scaled, batch)
-        noise = log_exponential(
-            row_keys(batch.seed, batch.position), _token_ids(scaled.shape[1], scaled.device)
-        )
-        drawn = torch.sub(scaled, noise, out=noise)
-        if lowest is not None:
-            drawn.masked_fill_(scaled < lowest, -torch.inf)
-        tokens = torch.where(batch.greedy | single, tokens, drawn.argmax(dim=-1))
+    if batch.all_greedy:
+        highest, tokens = scores.max(dim=-1)
+    else:
+        highest = scores.amax(dim=-1)
+        tokens = _draw(scores.sub(highest[:, None]).div_(batch.temperature), batch)
     tokens = tokens.masked_fill(~highest.isfinite(), NO_TOKEN)
     if not batch.logprobs:
         return Sampled(tokens)
@@ -161,6 +158,18 @@ def sample(logits: Tensor, batch: SamplingBatch) -> Sampled:
     top = all_logprobs.topk(min(batch.logprobs, logits.shape[1]), dim=-1)
     chosen = all_logprobs.gather(1, tokens.clamp(min=0)[:, None])[:, 0]
     return Sampled(tokens, chosen, top.indices, top.values)
+
+
+def _draw(scaled: Tensor, batch: SamplingBatch) -> Tensor:
+    """Token ids, int64 [n], from logits over temperature whose maximum is 0."""
+    lowest, single = _thresholds(scaled, batch)
+    ids = _token_ids(scaled.shape[1], scaled.device)
+    noise = log_exponential(row_keys(batch.seed, batch.position), ids)
+    noise *= ~(batch.greedy | single)[:, None]  # without noise the argmax is the most likely token
+    drawn = torch.sub(scaled, noise, out=noise)
+    if lowest is not None:
+        drawn.masked_fill_(scaled < lowest, -torch.inf)
+    return drawn.argmax(dim=-1)
 
 
 # --- filters ---------------------------------------------------------------------------------------
@@ -204,7 +213,7 @@ def _selected_threshold(scaled: Tensor, batch: SamplingBatch) -> tuple[Tensor, T
     """Rows with a large top-k, or top-p without a small one; no bound for the other rows."""
     # Not negative, so its bits order like its value: 0 is the most likely token.
     distance = scaled.abs().view(torch.int32)
-    farthest = torch.full_like(batch.top_k, torch.iinfo(torch.int32).max)
+    farthest = torch.full_like(batch.top_k, torch.iinfo(torch.int32).max, dtype=torch.int32)
     if batch.select_k:
         here = batch.top_k > SORTED_TOP_K
         nearest = _select(distance, torch.ones_like(distance, dtype=torch.int64), batch.top_k)
@@ -218,7 +227,7 @@ def _selected_threshold(scaled: Tensor, batch: SamplingBatch) -> tuple[Tensor, T
         wanted = _wanted(mass.sum(dim=-1, keepdim=True), batch.top_p)
         farthest = torch.where(here, torch.minimum(farthest, _select(distance, mass, wanted)), farthest)
         single = (here & (wanted <= 1 << MASS_BITS))[:, 0]
-    bound = farthest.clamp(max=0x7F800000).to(torch.int32).view(torch.float32)  # at most infinity
+    bound = farthest.clamp(max=0x7F800000).view(torch.float32)  # at most infinity
     return -bound, single
 
 
@@ -231,20 +240,18 @@ def _select(keys: Tensor, weights: Tensor, wanted: Tensor) -> Tensor:
         wanted: int64 [n, 1].
 
     Returns:
-        int64 [n, 1]; the largest int32 where the weights do not reach it.
+        int32 [n, 1]; the largest one where the weights do not reach it.
     """
-    found = torch.zeros_like(wanted)
-    before = torch.zeros_like(wanted)  # weight of all keys smaller than any that starts with ``found``
+    found = wanted.new_zeros(wanted.shape, dtype=torch.int32)
+    digits = torch.empty_like(keys)
     for shift, bits in ((20, 11), (10, 10), (0, 10)):
         size = 1 << bits
-        digits = keys >> shift
-        outside = (digits >> bits) != found
-        columns = (digits & (size - 1)).masked_fill_(outside, size).to(torch.int64)
-        sums = weights.new_zeros(keys.shape[0], size + 1).scatter_add_(1, columns, weights)
-        reached = sums[:, :size].cumsum(dim=-1).add_(before)
-        digit = (reached < wanted).sum(dim=-1, keepdim=True).clamp_(max=size - 1)
-        before = torch.where(digit > 0, reached.gather(1, (digit - 1).clamp_(min=0)), before)
-        found = (found << bits) | digit
+        # Column 0 takes all keys below those that start with ``found``, the last one all above.
+        torch.bitwise_right_shift(keys, shift, out=digits)
+        columns = digits.sub_((found << bits) - 1).clamp_(0, size + 1).to(torch.int64)
+        sums = weights.new_zeros(keys.shape[0], size + 2).scatter_add_(1, columns, weights)
+        digit = (sums.cumsum(dim=-1)[:, 1:-1] < wanted).sum(dim=-1, keepdim=True)
+        found = (found << bits) | digit.clamp_(max=size - 1).to(torch.int32)
     return found
 
 
@@ -260,10 +267,11 @@ def _wanted(total: Tensor, top_p: Tensor) -> Tensor:
 
 def _penalise(logits: Tensor, penalties: Penalties) -> Tensor:
     """Repetition divides positive and multiplies negative logits (Keskar et al. 2019, CTRL)."""
-    repeated = torch.where(logits > 0, logits / penalties.repetition, logits * penalties.repetition)
-    logits = torch.where(penalties.seen, repeated, logits)
-    logits = logits - penalties.frequency * penalties.counts
-    return logits - penalties.presence * (penalties.counts > 0)
+    seen = logits.gather(1, penalties.ids)
+    seen = torch.where(seen > 0, seen / penalties.repetition, seen * penalties.repetition)
+    seen -= penalties.frequency * penalties.counts
+    seen -= penalties.presence * (penalties.counts > 0)
+    return logits.scatter(1, penalties.ids, seen)
 
 
 # --- host side -------------------------------------------------------------------------------------
@@ -279,35 +287,40 @@ def _penalised(params: SamplingParams) -> bool:
     )
 
 
-def _penalties(requests: Sequence[Request], device: torch.device, vocab_size: int) -> Penalties:
-    """Dense columns of what each penalised row has said; prompt and output stay apart."""
+def _penalties(requests: Sequence[Request], device: torch.device) -> Penalties:
+    """Columns of what each penalised row has seen; prompt and output stay apart."""
+    params = [request.params for request in requests]
     reals = _columns(
         [
-            [request.params.repetition_penalty for request in requests],
-            [request.params.presence_penalty for request in requests],
-            [request.params.frequency_penalty for request in requests],
+            [p.repetition_penalty for p in params],
+            [p.presence_penalty for p in params],
+            [p.frequency_penalty for p in params],
         ],
         torch.float32,
         device,
     )
-    rows = [row for row, request in enumerate(requests) if _penalised(request.params)]
-    outputs = _flat_ids([(row, requests[row].output_ids) for row in rows], device, vocab_size)
-    prompts = _flat_ids([(row, requests[row].prompt_ids) for row in rows], device, vocab_size)
-    shape = (len(requests), vocab_size)
-    counts = torch.zeros(shape, device=device)
-    counts.view(-1).index_add_(0, outputs, torch.ones(len(outputs), device=device))
-    seen = counts > 0
-    seen.view(-1)[prompts] = True
+    seen = [_seen(request) if _penalised(request.params) else {0: 0} for request in requests]
+    longest = max(map(len, seen))
+    width = 1 << (longest - 1).bit_length()
+    ids = [_padded(list(row), width) for row in seen]
+    counts = [_padded(list(row.values()), width) for row in seen]
     repetition, presence, frequency = (column[:, None] for column in reals)
-    return Penalties(repetition, presence, frequency, seen, counts)
+    return Penalties(
+        _columns(ids, torch.int64, device),
+        _columns(counts, torch.float32, device),
+        repetition,
+        presence,
+        frequency,
+    )
 
 
-def _flat_ids(rows: list[tuple[int, list[int]]], device: torch.device, vocab_size: int) -> Tensor:
-    """Token ids of all rows as places in a flattened [n, V]."""
-    ids = torch.tensor(list(chain.from_iterable(ids for _, ids in rows)), dtype=torch.int64)
-    starts = torch.tensor([row * vocab_size for row, _ in rows], dtype=torch.int64)
-    lengths = torch.tensor([len(ids) for _, ids in rows], dtype=torch.int64)
-    return (ids + starts.repeat_interleave(lengths)).to(device)
+def _padded(values: list[int], width: int) -> list[int]:
+    return values + values[:1] * (width - len(values))
+
+
+def _seen(request: Request) -> dict[int, int]:
+    """Every token of prompt and output with its count in the output."""
+    return dict.fromkeys(request.prompt_ids, 0) | Counter(request.output_ids)
 
 
 def _columns(columns: list[list], dtype: torch.dtype, device: torch.device) -> Tensor:

@@ -1,10 +1,9 @@
 """Which requests compute which tokens in the next step. Torch-free, token counts only.
 
 One order rules everything: higher priority first, then the older request. Decode rows come first in
-every step. What they leave of the token budget is shared among open prefills: the first in order
-gets half, so that it cannot starve, the shortest get the rest, so that a short prompt does not wait
-behind a long one. When blocks run out the last in order is preempted: it gives up its blocks, keeps
-its output, and is computed again later. The first in order therefore always advances.
+every step, and open prefills share what they leave of the token budget (``engine.budget``). When
+blocks run out the last in order is preempted: it gives up its blocks, keeps its output, and is computed
+again later. The first in order therefore always advances.
 """
 
 from bisect import bisect_left, insort
@@ -12,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from engine.blocks import BlockPool, BrokenInvariant
+from engine.budget import share_budget
 from engine.errors import ConfigError, RequestError
 from engine.plan import PrefillChunk, StepPlan, is_decode_row, stop_reason
-from engine.prefix import Key
 from engine.records import BlockSnapshot
 from engine.request import FinishReason, Request
 
@@ -133,6 +132,17 @@ class Scheduler:
             self.finish(request, FinishReason.CANCELLED)
         return request
 
+    def preempt(self, request: Request) -> None:
+        """Send a running request back to the queue without its blocks; it is computed again later.
+
+        Output, text and everything drawn stay. Not for requests of a launched step.
+        """
+        self._remove(self._running, request)
+        self.pool.release(request)
+        request.num_computed = 0
+        request.preemptions += 1
+        insort(self._waiting, request, key=self._rank)
+
     # --- the step ----------------------------------------------------------------------------------
 
     def schedule(self) -> StepPlan | None:
@@ -219,7 +229,8 @@ class Scheduler:
             victim = next((r for r in reversed(self._running) if r.id not in self._launched), request)
             if victim is request and len(self._running) == 1:
                 return False  # a launched step still holds blocks; alone it fits, see max_model_len
-            self._preempt(victim, preempted)
+            self.preempt(victim)
+            preempted.append(victim.id)
             if victim is request:
                 return False
         self.pool.allocate(request)
@@ -267,9 +278,14 @@ class Scheduler:
     def _plan_prefill(self, decode: list[Request], preempted: list[int]) -> list[PrefillChunk]:
         """Chunks for the open prefills, with blocks."""
         rows = {request.id for request in decode}
-        open_ = [r for r in self._running if r.id not in rows and r.id not in self._launched]
+        prefills = [
+            request
+            for request in self._running
+            if request.id not in rows and request.id not in self._launched and not is_decode_row(request)
+        ]
+        budget = max(self.prefill_chunk - len(decode), (self.prefill_chunk + 1) // 2)
         chunks: list[PrefillChunk] = []
-        for request, tokens in self._share_budget([r for r in open_ if not is_decode_row(r)], len(decode)):
+        for request, tokens in share_budget(prefills, budget, self.pool):
             if request.id in preempted:
                 continue
             start = request.num_computed
@@ -278,38 +294,6 @@ class Scheduler:
                 chunks.append(PrefillChunk(request, start, end))
                 rows.add(request.id)
         return chunks
-
-    def _share_budget(self, open_: list[Request], decode_rows: int) -> list[tuple[Request, int]]:
-        """Tokens for each open prefill, in order; those that get none are left out."""
-        if not open_:
-            return []
-        left = max(self.prefill_chunk - decode_rows, (self.prefill_chunk + 1) // 2)
-        first = open_[0]
-        grants: dict[int, int] = {}
-        coming: set[Key] = set()  # names of blocks that this step will fill
-        turns = [(first, (left + 1) // 2)]
-        turns += [
-            (r, left) for r in sorted(open_, key=lambda r: (-r.priority, r.num_tokens - r.num_computed))
-        ]
-        for request, most in turns:
-            granted = grants.get(request.id, 0)
-            tokens = min(most, left, request.num_tokens - request.num_computed - granted)
-            if tokens <= 0 or (not granted and self._computed_by_another(request, coming)):
-                continue
-            left -= tokens
-            grants[request.id] = granted + tokens
-            coming.update(
-                self.pool.names(request, request.num_computed, request.num_computed + granted + tokens)
-            )
-        return [(request, grants[request.id]) for request in open_ if request.id in grants]
-
-    def _computed_by_another(self, request: Request, coming: set[Key]) -> bool:
-        """True when this step fills the very block that the request needs next: it waits for the hit."""
-        start = request.num_computed
-        end = start + self.pool.block_size
-        if not coming or start % self.pool.block_size or end >= request.num_tokens:
-            return False
-        return not coming.isdisjoint(self.pool.names(request, start, end))
 
     def _prefill_room(self, request: Request, end: int, rows: set[int], preempted: list[int]) -> int:
         """Allocate for a chunk up to ``end``; returns how far it really gets.
@@ -321,21 +305,13 @@ class Scheduler:
             victim = self._running[-1]
             if victim is request or victim.id in rows or victim.id in self._launched:
                 break
-            self._preempt(victim, preempted)
+            self.preempt(victim)
+            preempted.append(victim.id)
         end = min(end, (len(table) + pool.available) * pool.block_size)
         pool.allocate(request, max(0, pool.blocks_for(end) - len(table)))
         return end
 
     # --- queues ------------------------------------------------------------------------------------
-
-    def _preempt(self, request: Request, preempted: list[int]) -> None:
-        """Back to the queue without blocks; output, text and what was drawn stay."""
-        self._remove(self._running, request)
-        self.pool.release(request)
-        request.num_computed = 0
-        request.preemptions += 1
-        preempted.append(request.id)
-        insort(self._waiting, request, key=self._rank)
 
     def _land(self, plan: StepPlan) -> None:
         for request in plan.requests:
