@@ -29,6 +29,7 @@ class Loaded:
         eos_token_ids: every token that ends an answer.
         max_model_len: longest sequence in tokens that the positions allow.
         weight_bytes: parameters and buffers, tied ones once.
+        stop: strings that end a chat's answer where the model has no end-of-turn token.
         notes: what the user should know, one sentence each.
     """
 
@@ -38,6 +39,7 @@ class Loaded:
     eos_token_ids: frozenset[int]
     max_model_len: int
     weight_bytes: int
+    stop: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -83,23 +85,25 @@ def load(
     )
     tokenizer = read_tokenizer(source, trust_remote_code)
     model = build.run(progress)
-    limit, note = context_limit(config)
+    limit, limit_note = context_limit(config)
+    chat = ChatRenderer(tokenizer)
     ends = end_token_ids(tokenizer, config, getattr(model, "generation_config", None))
     return Loaded(
         model=model,
         config=config,
         tokenizer=tokenizer,
-        eos_token_ids=frozenset(ends | _end_of_turn(tokenizer)),
+        eos_token_ids=frozenset(ends | _end_of_turn(chat)),
         max_model_len=limit,
         weight_bytes=num_bytes(model),
-        notes=(note,) if note else (),
+        stop=chat.stop,
+        notes=tuple(note for note in (limit_note, chat.note) if note),
     )
 
 
-def _end_of_turn(tokenizer: Any) -> set[int]:
+def _end_of_turn(chat: ChatRenderer) -> set[int]:
     """What the chat template writes after an answer: base tokenizers often name another end token."""
     try:
-        token = ChatRenderer(tokenizer).end_of_turn
+        token = chat.end_of_turn
     except RequestError:
         return set()
     return set() if token is None else {token}
