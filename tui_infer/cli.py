@@ -16,6 +16,7 @@ from tui_infer.options import engine_config, engine_options, sampling_options, s
 EXIT_CRASH, EXIT_USAGE, EXIT_INTERRUPTED, EXIT_PIPE = 1, 2, 130, 141
 EXIT_S = 3.0  # for threads and locks that would keep a finished app from ending
 
+COMPLETION = "_TUI_INFER_COMPLETE"  # click's name for it
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
@@ -117,8 +118,14 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
+    if COMPLETION in os.environ:
+        cli.main(prog_name="tui-infer")  # answers the shell's completion and exits
     try:
-        return cli.main(args=arguments, prog_name="tui-infer", standalone_mode=False) or 0
+        # Not ``cli.main``, which has its own ideas of exit codes and of broken pipes.
+        with cli.make_context("tui-infer", list(sys.argv[1:] if arguments is None else arguments)) as context:
+            return cli.invoke(context) or 0
+    except click.exceptions.Exit as left:
+        return left.exit_code
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         return EXIT_USAGE
@@ -129,6 +136,8 @@ def _run(arguments: Sequence[str] | None) -> int:
     except EngineError as error:
         return _complain(str(error), EXIT_CRASH if isinstance(error, DeviceError) else EXIT_USAGE)
     except (click.Abort, KeyboardInterrupt):
+        if sys.stderr.isatty():
+            print(file=sys.stderr)  # the shell's prompt does not continue the line of ^C
         return EXIT_INTERRUPTED
     except BrokenPipeError:
         raise

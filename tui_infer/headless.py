@@ -163,15 +163,17 @@ _REFUSED = Completion(
 
 
 class ProgressLine:
-    """Loading as one line on a terminal, rewritten in place; silent elsewhere unless it takes long."""
+    """Loading as one line on a terminal, rewritten in place; elsewhere a line now and then of long stages."""
 
-    QUIET_S = 0.3  # a load that is over sooner shows nothing
+    QUIET_S = 0.3  # a load that is over sooner shows nothing on a terminal
+    EVERY_S = 3.0  # between lines without a terminal, counted from the start of a stage
 
     def __init__(self, out: IO[str]) -> None:
         self._out = out
         self._terminal = out.isatty()
         self._began = time.monotonic()
         self._stage = ""
+        self._next = 0.0
         self._drawn = False
 
     def __enter__(self) -> "ProgressLine":
@@ -184,14 +186,16 @@ class ProgressLine:
             self._out.flush()
 
     def show(self, progress: Progress) -> None:
-        """Show where loading stands; without a terminal, one line for each stage that takes long."""
-        if self._terminal:
-            if time.monotonic() - self._began >= self.QUIET_S:
-                self._out.write(f"\r\x1b[K{one_line(describe(progress), 78)}")
-                self._out.flush()
-                self._drawn = True
-        elif progress.fraction is not None and progress.stage != self._stage:
-            self._stage = progress.stage
+        """Show where loading stands."""
+        now = time.monotonic()
+        if progress.stage != self._stage:
+            self._stage, self._next = progress.stage, now + self.EVERY_S
+        if self._terminal and now - self._began >= self.QUIET_S:
+            self._out.write(f"\r\x1b[K{one_line(describe(progress), 78)}")
+            self._out.flush()
+            self._drawn = True
+        elif not self._terminal and now >= self._next:
+            self._next = now + self.EVERY_S
             print(one_line(describe(progress)), file=self._out, flush=True)
 
 
