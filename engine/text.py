@@ -58,11 +58,12 @@ class Detokenizer:
         window.append(token)
         text = self._decode(window)
         certain = len(text)
-        if text.endswith(REPLACEMENT):
-            held = certain - len(text.rstrip(REPLACEMENT))
-            certain -= held if len(window) - self._complete <= MAX_HELD_TOKENS else min(held, 3)
-        else:
+        if not text.endswith(REPLACEMENT):
             self._complete = len(window)
+        elif len(window) - self._complete > MAX_HELD_TOKENS:
+            return self._give_up(text)
+        else:
+            certain = len(text.rstrip(REPLACEMENT))
         new = text[self._shown : certain]
         self._shown = max(self._shown, certain)
         if self._complete == len(window) and len(window) - self._mark >= WINDOW_TOKENS:
@@ -71,6 +72,22 @@ class Detokenizer:
                 self._shown = len(self._decode(window))
             self._mark = self._complete = len(window)
         return new
+
+    def _give_up(self, text: str) -> str:
+        """Show held tokens as they are, but for a last few that may begin a character after all."""
+        window = self._window
+        for keep in (3, 2, 1):
+            rest = self._decode(window[-keep:])
+            if self._decode(window[:-keep]) + rest == text:  # no character is cut between the two
+                cut, shown = len(text) - len(rest), self._shown
+                self._shown = max(0, shown - cut)
+                break
+        else:
+            cut, shown = len(text), self._shown
+            self._shown = len(rest)
+        del window[:-keep]
+        self._mark = self._complete = 0
+        return text[shown:cut]
 
 
 class _StopStrings:
