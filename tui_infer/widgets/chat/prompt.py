@@ -2,11 +2,13 @@
 
 from textual import events
 from textual.binding import Binding, BindingType
+from textual.document._document_navigator import DocumentNavigator
 from textual.message import Message
 from textual.widgets import TextArea
 
 from tui_infer.sanitize import sanitize_paste
 from tui_infer.session import SessionState
+from tui_infer.widgets.chat.quick_wrap import QuickWrap
 
 NEWLINE_KEYS = frozenset({"ctrl+j", "shift+enter", "alt+enter", "ctrl+enter"})
 
@@ -40,6 +42,8 @@ class Prompt(TextArea, inherit_bindings=False):
         border: none;
         padding: 0 1;
         scrollbar-size-vertical: 1;
+        scrollbar-size-horizontal: 0;
+        scrollbar-gutter: stable;
         &:focus { border: none; }
     }
     """
@@ -141,6 +145,22 @@ class Prompt(TextArea, inherit_bindings=False):
         self._take(event)
         if result := self._replace_via_keyboard(sanitize_paste(event.text), *self.selection):
             self.move_cursor(result.end_location)
+
+    def _set_document(self, text: str, language: str | None) -> None:
+        super()._set_document(text, language)
+        self.wrapped_document = QuickWrap(self.document, self.wrap_width, self.indent_width)
+        self.navigator = DocumentNavigator(self.wrapped_document)
+
+    def _rewrap_and_refresh_virtual_size(self) -> None:
+        """Wrap again only at another width: a large paste changes height and scroll bar, each of which would
+        wrap all of its lines once more.
+        """
+        wrapped = self.wrapped_document
+        if isinstance(wrapped, QuickWrap) and wrapped.width == self.wrap_width:
+            self._line_cache.clear()
+            self._refresh_size()
+        else:
+            super()._rewrap_and_refresh_virtual_size()
 
     # --- history -----------------------------------------------------------------------------------
 
