@@ -112,7 +112,7 @@ def build(config: EngineConfig, progress: Callable[[Progress], None]) -> Parts:
         prefix_cache=config.prefix_cache,
         vocab_size=vocab_size,
         threads=torch.get_num_threads(),
-        torch=torch.__version__,
+        torch=str(torch.__version__),  # a str subclass, which msgspec does not encode
         transformers=transformers.__version__,
         pid=os.getpid(),
         load_s=time.perf_counter() - began,
