@@ -17,6 +17,7 @@ def _signed(value: int, bits: int) -> int:
     return value - (1 << bits) if value >> (bits - 1) else value
 
 
+_START = _signed(0xD1B54A32D192ED03, 64)  # mixing leaves 0 at 0, which seed 0 must not be
 _POSITION = _signed(0x9E3779B97F4A7C15, 64)
 _MIX_64 = (_signed(0xBF58476D1CE4E5B9, 64), _signed(0x94D049BB133111EB, 64))
 _MIX_32 = (_signed(0x21F0AAAD, 32), _signed(0xD35A2D97, 32))
@@ -32,7 +33,7 @@ def row_keys(seeds: Tensor, positions: Tensor) -> Tensor:
     Returns:
         int32 [n, 2].
     """
-    bits = _mix_64(_mix_64(seeds) + positions * _POSITION)
+    bits = _mix_64(_mix_64(seeds + _START) + positions * _POSITION)
     return torch.stack((bits, bits >> 32), dim=1).to(torch.int32)
 
 
