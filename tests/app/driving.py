@@ -18,7 +18,7 @@ async def running(
 ) -> AsyncIterator[tuple[TuiInferApp, Pilot[int]]]:
     """The app, mounted, with its prompt focused."""
     app = TuiInferApp(client, settings=settings)
-    async with app.run_test(size=size) as pilot:
+    async with app.run_test(size=size, notifications=True) as pilot:
         await wait_until(lambda: focused_pane(app) is not None, what="the first pane")
         try:
             yield app, pilot

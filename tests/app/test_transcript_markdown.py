@@ -83,8 +83,9 @@ def test_the_final_view_of_everything_together_equals_a_one_shot_render() -> Non
 
 
 FRAGMENTS = st.sampled_from(
-    ["- a", "1. b", "2", "2. c", "| a | b |", "|--|--|", "```", "```py", "    code", "> q", "# h", "===", "---",
-     "text **b**", "", " ", "\n", "* ", "**", "`x`", "日本", "  deep", "[r]: u", "[r]", "<div>", "~~~", "+ x"]
+    ["- a", "1. b", "2", "2. c", "| a | b |", "|--|--|", "```", "```py", "    code", "> q", "# h", "===",
+     "---", "text **b**", "", " ", "\n", "* ", "**", "`x`", "日本", "  deep", "[r]: u", "[r]", "<div>", "~~~",
+     "+ x"]
 )  # fmt: skip
 
 

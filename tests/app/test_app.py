@@ -1,0 +1,332 @@
+"""The app as a user meets it, against a scripted engine."""
+
+import pytest
+
+from engine.records import Cancel, Submit
+from tests.app.driving import ask, focused_pane, pane_of, running, screen_text
+from tests.app.scripted import ScriptedClient
+from tests.waiting import wait_until
+from tui_infer.app import TuiInferApp
+from tui_infer.config import Settings
+from tui_infer.screens.ask import Ask, Rename
+from tui_infer.screens.help import HelpScreen
+from tui_infer.screens.main import MainScreen
+
+STREAM = "word " * 2000
+
+
+def submits(client: ScriptedClient) -> list[Submit]:
+    return [command for command in client.sent if isinstance(command, Submit)]
+
+
+async def test_four_chats_stream_at_the_same_time() -> None:
+    client = ScriptedClient(STREAM)
+    async with running(client, size=(160, 48)) as (app, pilot):
+        for number in range(4):
+            if number:
+                await pilot.press("ctrl+n")
+            await ask(app, pilot, f"question {number}")
+        await wait_until(lambda: all(s.status == "streaming" for s in app.state.sessions.values()))
+        await wait_until(lambda: "4 active" in screen_text(app))
+        panes = app.main.visible_panes
+        assert [pane.session.title for pane in panes if pane.session] == [f"question {n}" for n in range(4)]
+        await wait_until(lambda: screen_text(app).count("word word") >= 4)
+        await wait_until(lambda: "tok/s" in screen_text(app))
+
+
+async def test_the_window_is_there_while_the_model_loads_and_early_prompts_wait() -> None:
+    client = ScriptedClient("the answer", rate=1000, hold=True)
+    async with running(client) as (app, pilot):
+        await wait_until(lambda: "reading weights" in screen_text(app))
+        assert "43%" in screen_text(app)
+        await ask(app, pilot, "early bird")
+        await wait_until(lambda: "waiting" in screen_text(app))
+        assert client.sent == []
+        client.become_ready()
+        await wait_until(lambda: "the answer" in screen_text(app))
+        assert "reading weights" not in screen_text(app)
+
+
+async def test_escape_stops_the_focused_answer_and_keeps_its_text() -> None:
+    client = ScriptedClient(STREAM)
+    async with running(client, size=(120, 30)) as (app, pilot):
+        await ask(app, pilot, "one")
+        first = app.state.current
+        await pilot.press("ctrl+n")
+        await ask(app, pilot, "two")
+        second = app.state.current
+        await wait_until(lambda: first.status == second.status == "streaming")
+        await pilot.press("escape")
+        assert second.status == "cancelled"
+        assert first.status == "streaming"
+        assert [command for command in client.sent if isinstance(command, Cancel)] == [Cancel(second.id, 1)]
+        await wait_until(lambda: "■ stopped" in screen_text(app))
+        assert second.turns[-1].text.startswith("word")
+        await ask(app, pilot, "again")
+        await wait_until(lambda: second.status == "streaming")
+
+
+async def test_a_dead_engine_is_a_banner_with_its_reason_and_f7_starts_another() -> None:
+    client = ScriptedClient(STREAM)
+    async with running(client) as (app, pilot):
+        await ask(app, pilot, "one")
+        await wait_until(lambda: "word word" in screen_text(app))
+        client.fail()
+        await wait_until(lambda: "killed by signal 9 [/red]" in screen_text(app))
+        assert "F7" in screen_text(app)
+        assert "word word" in screen_text(app)
+        await wait_until(lambda: "✗ the engine stopped" in screen_text(app))
+        await pilot.press("f7")
+        await wait_until(lambda: app.state.phase == "ready")
+        assert client.restarts == 1
+        await wait_until(lambda: "killed by signal" not in screen_text(app))
+        await ask(app, pilot, "two")
+        await wait_until(lambda: app.state.current.status == "streaming")
+
+
+async def test_f2_without_cuda_says_why_steps_stay_eager() -> None:
+    async with running(ScriptedClient("x")) as (app, pilot):
+        await pilot.press("f2")
+        await wait_until(lambda: "no CUDA device" in screen_text(app))
+
+
+async def test_pause_and_step_reach_the_engine_and_show() -> None:
+    client = ScriptedClient("x")
+    async with running(client) as (app, pilot):
+        await pilot.press("f3")
+        await wait_until(lambda: "paused" in screen_text(app))
+        await pilot.press("f4")
+        await pilot.press("f3")
+        await wait_until(lambda: not app.state.paused)
+        assert [type(command).__name__ for command in client.sent] == ["Pause", "StepOnce", "Pause"]
+
+
+async def test_keys_for_the_engine_are_refused_kindly_while_it_loads() -> None:
+    client = ScriptedClient("x", hold=True)
+    async with running(client) as (app, pilot):
+        await pilot.press("f2", "f3", "f4")
+        await wait_until(lambda: "not ready yet" in screen_text(app))
+        assert client.sent == []
+
+
+# --- chats -----------------------------------------------------------------------------------------
+
+
+async def test_tab_and_alt_numbers_go_to_chats() -> None:
+    async with running(ScriptedClient("x"), size=(160, 48)) as (app, pilot):
+        first = app.state.focused
+        await pilot.press("ctrl+n")
+        second = app.state.focused
+        await pane_of(app)
+        for key, expected in [
+            ("tab", first),
+            ("shift+tab", second),
+            ("alt+1", first),
+            ("alt+2", second),
+            ("alt+9", second),
+        ]:
+            await pilot.press(key)
+            assert app.state.focused == expected
+            assert (await pane_of(app)).session is app.state.current
+
+
+async def test_rename_takes_a_title_and_escape_changes_nothing() -> None:
+    async with running(ScriptedClient("x")) as (app, pilot):
+        await pilot.press("ctrl+r")
+        await wait_until(lambda: isinstance(app.screen, Rename))
+        await pilot.press(*"geo", "enter")
+        await wait_until(lambda: "○ A geo" in screen_text(app))
+        await pilot.press("ctrl+r")
+        await wait_until(lambda: isinstance(app.screen, Rename))
+        await pilot.press("x", "escape")
+        await wait_until(lambda: isinstance(app.screen, MainScreen))
+        assert app.state.current.title == "geo"
+
+
+async def test_closing_a_chat_with_text_asks_and_its_stream_ends() -> None:
+    client = ScriptedClient(STREAM)
+    async with running(client) as (app, pilot):
+        await ask(app, pilot, "one")
+        first = app.state.current
+        await wait_until(lambda: first.status == "streaming")
+        await pilot.press("f9")
+        await wait_until(lambda: isinstance(app.screen, Ask))
+        await pilot.press("n")
+        await wait_until(lambda: isinstance(app.screen, MainScreen))
+        assert first.id in app.state.sessions
+        await pilot.press("f9")
+        await wait_until(lambda: isinstance(app.screen, Ask))
+        await pilot.press("y")
+        await wait_until(lambda: first.id not in app.state.sessions)
+        assert Cancel(first.id, 1) in client.sent
+        await pane_of(app)
+
+
+async def test_an_empty_chat_closes_without_a_question() -> None:
+    async with running(ScriptedClient("x")) as (app, pilot):
+        await pilot.press("ctrl+n", "f9")
+        await wait_until(lambda: len(app.state.sessions) == 1)
+        await pane_of(app)
+
+
+async def test_many_chats_keep_the_focused_one_in_the_bar() -> None:
+    async with running(ScriptedClient("x"), size=(80, 24)) as (app, pilot):
+        for _ in range(14):
+            await pilot.press("ctrl+n")
+        await pane_of(app)
+        await wait_until(lambda: "15 ○ O" in screen_text(app).splitlines()[1])
+        assert "+ new" in screen_text(app).splitlines()[1]
+
+
+# --- layout ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [(160, 48), (100, 30), (80, 24), (60, 20), (40, 12)])
+async def test_every_size_shows_whole_lines_and_the_prompt(size: tuple[int, int]) -> None:
+    client = ScriptedClient("# Title\n\ntext " * 30, rate=1e5)
+    async with running(client, size=size) as (app, pilot):
+        for number in range(4):
+            if number:
+                await pilot.press("ctrl+n")
+            await ask(app, pilot, f"question {number}")
+        await wait_until(lambda: not app.state.active)
+        lines = screen_text(app).splitlines()
+        assert len(lines) == size[1]
+        assert all(
+            pane.prompt.size.height >= 1 and pane.transcript.size.height >= 3
+            for pane in app.main.visible_panes
+        )
+        pane = await pane_of(app)
+        assert pane.region.bottom <= size[1] - 1
+        assert pane.region.right <= size[0]
+
+
+async def test_below_the_least_size_a_message_is_shown_and_the_app_comes_back() -> None:
+    async with running(ScriptedClient("x"), size=(80, 24)) as (app, pilot):
+        await pilot.resize_terminal(38, 10)
+        await wait_until(lambda: "Too small" in screen_text(app))
+        await pilot.resize_terminal(80, 24)
+        await wait_until(lambda: "Ask something" in screen_text(app))
+        await pane_of(app)
+        await pilot.press("a")
+        assert app.state.current.draft == "a"
+
+
+async def test_f5_cycles_one_two_and_four_panes() -> None:
+    async with running(ScriptedClient("x"), size=(160, 48)) as (app, pilot):
+        for _ in range(3):
+            await pilot.press("ctrl+n")
+        await wait_until(lambda: len(app.main.visible_panes) == 4)
+        for expected in (1, 2, 4):
+            await pilot.press("f5")
+            await wait_until(lambda expected=expected: len(app.main.visible_panes) == expected)
+            assert focused_pane(app) is not None
+
+
+async def test_zoom_shows_the_focused_chat_alone() -> None:
+    async with running(ScriptedClient("x"), size=(160, 48)) as (app, pilot):
+        await pilot.press("ctrl+n", "f8")
+        await wait_until(lambda: len(app.main.visible_panes) == 1)
+        assert (await pane_of(app)).session is app.state.current
+        await pilot.press("tab")
+        await wait_until(lambda: app.main.visible_panes[0].session is app.state.current)
+        await pilot.press("f8")
+        await wait_until(lambda: len(app.main.visible_panes) == 2)
+
+
+async def test_f6_shows_the_inspector_beside_alone_and_not_at_all() -> None:
+    async with running(ScriptedClient("x"), size=(100, 30)) as (app, pilot):
+        inspector = app.main.inspector
+        assert inspector.display
+        await pilot.press("f6")
+        await wait_until(lambda: inspector.size.width == 100)
+        await pilot.press("escape")
+        await wait_until(lambda: 0 < inspector.size.width < 60)
+        await pane_of(app)
+        await pilot.press("f6", "f6")
+        await wait_until(lambda: not inspector.display)
+        await pane_of(app)
+        await pilot.press("f6")
+        await wait_until(lambda: inspector.display)
+
+
+async def test_the_inspector_is_hidden_where_it_would_crowd_the_chat() -> None:
+    async with running(ScriptedClient("x"), size=(80, 24)) as (app, _):
+        assert not app.main.inspector.display
+
+
+# --- help, commands, quit --------------------------------------------------------------------------
+
+
+async def test_help_lists_every_key() -> None:
+    async with running(ScriptedClient("x"), size=(120, 50)) as (app, pilot):
+        await pilot.press("f1")
+        await wait_until(lambda: isinstance(app.screen, HelpScreen))
+        await wait_until(lambda: "CUDA graph or eager" in screen_text(app))
+        shown = screen_text(app)
+        for key in (
+            "F1",
+            "F2",
+            "F3",
+            "F4",
+            "F5",
+            "F6",
+            "F7",
+            "F8",
+            "F9",
+            "^n",
+            "^p",
+            "^r",
+            "^t",
+            "^c",
+            "Esc",
+            "Enter",
+            "^j",
+        ):
+            assert key in shown, key
+        await pilot.press("escape")
+        await wait_until(lambda: isinstance(app.screen, MainScreen))
+
+
+async def test_the_palette_runs_a_command() -> None:
+    async with running(ScriptedClient("x")) as (app, pilot):
+        await pilot.press("ctrl+p")
+        await pilot.press(*"new chat")
+        await pilot.pause(0.3)
+        await pilot.press("enter")
+        await wait_until(lambda: len(app.state.sessions) == 2)
+
+
+async def test_ctrl_c_once_warns_and_twice_quits() -> None:
+    app: TuiInferApp
+    async with running(ScriptedClient("x")) as (app, pilot):
+        await pilot.press("ctrl+c")
+        await wait_until(lambda: "again to quit" in screen_text(app))
+        assert app.return_value is None
+        await pilot.press("ctrl+c")
+        await wait_until(lambda: app.return_value == 0)
+    assert app.return_code == 0
+
+
+async def test_ctrl_c_copies_a_selection_and_does_not_count_as_quitting() -> None:
+    async with running(ScriptedClient("x")) as (app, pilot):
+        await pilot.press(*"abc", "shift+home", "ctrl+c")
+        assert app.clipboard == "abc"
+        await pilot.press("end", "ctrl+c")
+        assert app.return_value is None
+
+
+async def test_an_unknown_theme_gives_the_built_in_one_and_says_why() -> None:
+    async with running(ScriptedClient("x"), settings=Settings(theme="no-such")) as (app, _):
+        assert app.theme == "dark"
+        await wait_until(lambda: "no-such" in screen_text(app))
+
+
+async def test_no_timer_runs_while_nothing_changes() -> None:
+    async with running(ScriptedClient("done", rate=1000)) as (app, pilot):
+        await ask(app, pilot, "x")
+        await wait_until(lambda: not app.state.current.busy)
+        assert app._frame_timer is not None
+        await wait_until(lambda: not app._frame_timer._active.is_set())  # type: ignore[union-attr]
+        assert app._gpu_timer is not None
+        assert not app._gpu_timer._active.is_set()
