@@ -75,7 +75,7 @@ class EngineProcess:
         else:
             how = f"ended with exit code {code}"
         line = self.last_log_line()
-        return f"The engine process {how}.{f' Its last words: {line}' if line else ''}"
+        return f"The engine process {how}.{f' Its last words: {line}' if line else ''}".rstrip(".") + "."
 
     def last_log_line(self) -> str:
         """The last line of the log that says something, or an empty string."""

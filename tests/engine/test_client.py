@@ -22,8 +22,11 @@ from engine.records import (
     Delta,
     Failed,
     Finished,
+    Message,
+    ModeChanged,
     Progress,
     Ready,
+    SetMode,
     Started,
     Steps,
     Submit,
@@ -193,13 +196,45 @@ async def test_a_command_larger_than_the_socket_arrives_whole_without_blocking_t
     assert (await chat.wait_for(Started)).prompt_ids == [*history, ord("x")]
 
 
+async def test_the_real_engine_answers_over_the_wire(tiny_model_dir, tmp_path):
+    config = EngineConfig(model=str(tiny_model_dir), device="cpu", dtype="float32", kv_memory=8 << 20)
+    client = EngineClient(config, log_path=tmp_path / "engine.log")
+    chat = Chat(client)
+    await client.start()
+    try:
+        status = (await wait_until(lambda: chat.of(Ready), timeout_s=90))[0].status
+        assert (status.device, status.pid) == ("cpu", client.pid)
+        for session in "ab":
+            prompt = [Message("user", f"hello {session}")]
+            client.send(
+                Submit(session, 1, prompt, SamplingParams(temperature=0, max_tokens=12, ignore_eos=True))
+            )
+        await chat.wait_for(Finished, 2)
+        for session in "ab":
+            ids = [i for d in chat.of(Delta) if d.session == session for i in d.token_ids]
+            assert len(ids) == 12
+        await wait_until(lambda: chat.of(Steps) and chat.of(Steps)[-1].records[-1].blocks.used == 0)
+        assert max(r.active for s in chat.of(Steps) for r in s.records) == 2
+        client.send(SetMode("graph"))
+        changed = await chat.wait_for(ModeChanged)
+        assert changed.mode == "eager"
+        assert changed.reason
+        assert not chat.of(Failed)
+    finally:
+        await client.close()
+
+
 # --- the end of the engine -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("model", "prompt", "words"),
     [
-        ("fake", "!die", "killed by signal 9 (SIGKILL). Its last words: fake: struck by lightning"),
+        (
+            "fake?step_s=0.02",
+            "!die",
+            "killed by signal 9 (SIGKILL). Its last words: fake: struck by lightning",
+        ),
         ("fake?load=die", "", "ended with exit code 7. Its last words: fake: cannot go on"),
     ],
 )
