@@ -219,13 +219,23 @@ class StepHistory:
         if not steps:
             return None
         count = len(steps)
-        devices = [record.ms.device for record in steps if record.ms.device is not None]
+        total = schedule = launch = device = read = 0.0
+        measured = 0
+        for record in steps:
+            ms = record.ms
+            total += ms.total
+            schedule += ms.schedule
+            launch += ms.launch
+            read += ms.read
+            if ms.device is not None:
+                device += ms.device
+                measured += 1
         return TimeShares(
-            total=sum(record.ms.total for record in steps) / count,
-            schedule=sum(record.ms.schedule for record in steps) / count,
-            launch=sum(record.ms.launch for record in steps) / count,
-            device=sum(devices) / len(devices) if devices else None,
-            read=sum(record.ms.read for record in steps) / count,
+            total=total / count,
+            schedule=schedule / count,
+            launch=launch / count,
+            device=device / measured if measured else None,
+            read=read / count,
             steps=count,
         )
 

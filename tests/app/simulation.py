@@ -69,7 +69,8 @@ class Simulation:
             busy = {self.chat_of[request] for request in self.scheduler.requests}
             for chat in range(self.chats):
                 if chat not in busy and (not busy or self.random.random() < 0.02):
-                    if self.random.random() > self.follow_up:
+                    long = len(self.past.get(chat, ())) > 1500
+                    if long or self.random.random() > self.follow_up:
                         self.past.pop(chat, None)
                     self.submit(chat, self.random.randint(4, 400), self.random.randint(20, 300))
                     busy.add(chat)

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable
+from itertools import compress
 
 from rich.style import Style
 
@@ -11,7 +12,12 @@ from tui_infer.widgets.inspector.ink import FILL_LEVELS
 from tui_infer.widgets.inspector.view import SessionTag
 
 Cell = tuple[str, Style]
+UNNAMED = "?"
 _MAX_CHANGED = 4_096
+_USED, _CACHED, _NULL = int(BlockState.USED), int(BlockState.CACHED), int(BlockState.NULL)
+# Translation tables: 1 for blocks in the state, else 0. Slices are counted in C, not block by block.
+_IS_USED = bytes(state == _USED for state in range(256))
+_IS_CACHED = bytes(state == _CACHED for state in range(256))
 
 
 class CellGrid:
@@ -29,7 +35,7 @@ class CellGrid:
         self._version = -1
         self._key: tuple[object, ...] = ()
         self._area = (0, 0)
-        self._glowing: set[int] = set()
+        self._again: set[int] = set()  # cells that glow, or whose owner has no name yet
 
     @property
     def hidden(self) -> int:
@@ -46,15 +52,15 @@ class CellGrid:
         fresh = mirror is not self._mirror or self._area != (rows, width)
         self.scale, count = fit_cells(mirror, rows, width, 1 if fresh else self.scale)
         focus = view.focused.session if view.focused else None
-        key = (self.scale, count, frame.ink, focus, view.focused_request, len(view.tags))
+        key = (self.scale, count, frame.ink, focus, view.focused_request)
         changed = None if fresh or key != self._key else mirror.changed_since(self._version)
         self._mirror, self._area, self._key, self._version = mirror, (rows, width), key, mirror.version
         if changed is None or len(changed) > _MAX_CHANGED:
-            self._glowing.clear()
+            self._again.clear()
             self.cells = [("·", frame.ink.free)] * count
             self._redo(frame, range(count))
         else:
-            self._redo(frame, {block // self.scale for block in changed} | self._glowing)
+            self._redo(frame, {block // self.scale for block in changed} | self._again)
 
     def _redo(self, frame: Frame, numbers: Iterable[int]) -> None:
         assert self._mirror is not None
@@ -65,40 +71,43 @@ class CellGrid:
             start = number * self.scale
             newest = max(self._mirror.change_step[start : start + self.scale])
             glow = newest >= frame.glow_since
-            if glow:
-                self._glowing.add(number)
+            cell = self.cells[number] = make(frame, start, glow)
+            if glow or cell[0] == UNNAMED:
+                self._again.add(number)
             else:
-                self._glowing.discard(number)
-            self.cells[number] = make(frame, start, glow)
+                self._again.discard(number)
 
     def _one(self, frame: Frame, block: int, glow: bool) -> Cell:
         mirror, ink = frame.view.mirror, frame.ink
         state = mirror.states[block]
-        if state == BlockState.USED:
+        if state == _USED:
             holders = mirror.references(block)
             tag = _preferred(frame, holders)
             level = -(-mirror.fill(block) * FILL_LEVELS // mirror.block_size)
             return _used(frame, tag, min(level, FILL_LEVELS), len(holders) > 1, glow)
-        if state == BlockState.CACHED:
+        if state == _CACHED:
             return _cached(frame, mirror.owner[block], glow)
-        if state == BlockState.NULL:
+        if state == _NULL:
             return "∅", ink.null
         return "·", ink.freed if glow else ink.free
 
     def _many(self, frame: Frame, start: int, glow: bool) -> Cell:
         mirror, ink = frame.view.mirror, frame.ink
         states = mirror.states[start : start + self.scale]
-        used = states.count(BlockState.USED)
+        used = states.count(_USED)
         if used:
-            owners = mirror.owner[start : start + self.scale]
-            held = Counter(owner for owner, state in zip(owners, states) if state == BlockState.USED)
-            tag = frame.tag(held.most_common(1)[0][0])
+            tag = frame.tag(_most_frequent(mirror.owner[start : start + self.scale], states, _IS_USED))
             return _used(frame, tag, max(1, round(FILL_LEVELS * used / len(states))), False, glow)
-        if states.count(BlockState.CACHED):
-            owners = mirror.owner[start : start + self.scale]
-            kept = Counter(owner for owner, state in zip(owners, states) if state == BlockState.CACHED)
-            return _cached(frame, kept.most_common(1)[0][0], glow)
+        if _CACHED in states:
+            owner = _most_frequent(mirror.owner[start : start + self.scale], states, _IS_CACHED)
+            return _cached(frame, owner, glow)
         return "·", ink.freed if glow else ink.free
+
+
+def _most_frequent(owners: Iterable[int], states: bytearray, wanted: bytes) -> int:
+    """The owner of most blocks in a wanted state; there is at least one."""
+    counts = Counter(compress(owners, states.translate(wanted)))
+    return max(counts, key=counts.__getitem__)
 
 
 def fit_cells(mirror: BlockMirror, rows: int, width: int, at_least: int) -> tuple[int, int]:
@@ -135,7 +144,7 @@ def _preferred(frame: Frame, holders: Iterable[int]) -> SessionTag | None:
 
 def _used(frame: Frame, tag: SessionTag | None, level: int, shared: bool, glow: bool) -> Cell:
     if tag is None:
-        return "?", frame.ink.text
+        return UNNAMED, frame.ink.text
     focused = frame.view.focused is not None and tag.session == frame.view.focused.session
     return tag.letter[-1], frame.ink.tile(tag.color, level, shared=shared, glow=glow, focused=focused)
 

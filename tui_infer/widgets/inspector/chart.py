@@ -27,10 +27,10 @@ def scale_of(columns: Sequence[Column]) -> float:
     decoding = [column for column in columns if column.decode_steps]
     if not decoding:
         return 1.0
-    typical = max(column.mean_ms for column in decoding)
-    spikes = sorted(column.slowest_ms for column in decoding)
-    most = spikes[int((len(spikes) - 1) * 0.95)]
-    return nice_ceiling(min(max(typical * 1.15, most * 1.05), typical * 3))
+    nearly_all = int((len(decoding) - 1) * 0.95)
+    typical = sorted(column.mean_ms for column in decoding)[nearly_all]
+    spike = sorted(column.slowest_ms for column in decoding)[nearly_all]
+    return nice_ceiling(min(max(typical * 1.15, spike * 1.05), typical * 3))
 
 
 def decode_chart(columns: Sequence[Column], width: int, height: int, ink: Ink) -> list[Line]:
@@ -81,6 +81,8 @@ def _mark(column: Column, row: int, height: int, top: float, ink: Ink) -> tuple[
     graph = column.mode == "graph"
     style = ink.graph if graph else ink.eager
     bar = column.mean_ms / top * height - row
+    if row == height - 1 and column.slowest_ms > top:
+        return "▲", ink.error
     if bar >= 1:
         # A bright edge over a calmer body: the eye follows the edge.
         if bar < 1.06:
@@ -91,8 +93,6 @@ def _mark(column: Column, row: int, height: int, top: float, ink: Ink) -> tuple[
         marks = _SHADES_UP if row == 0 and not graph else EIGHTHS_UP
         return marks[max(1, round(bar * (len(marks) - 1)))], style
     spike = column.slowest_ms / top * height - row
-    if row == height - 1 and column.slowest_ms > top:
-        return "▲", ink.error
     if spike >= 0.75:
         return "│", ink.shade(style, 60)
     return ("╷" if spike > 0.15 else " "), ink.shade(style, 60)

@@ -15,7 +15,11 @@ EIGHTHS_UP = " ▁▂▃▄▅▆▇█"
 
 def width_of(line: Iterable[Part]) -> int:
     """Cells that the parts take."""
-    return sum(cell_len(text) for text, _ in line)
+    total = 0
+    for text, _ in line:
+        # Nearly all text is ASCII, where asking for its length is enough.
+        total += len(text) if text.isascii() else cell_len(text)
+    return total
 
 
 def fit(line: Iterable[Part], width: int) -> Line:
@@ -24,6 +28,8 @@ def fit(line: Iterable[Part], width: int) -> Line:
     left = width
     for text, style in line:
         length = cell_len(text)
+        if not length:
+            continue
         if length <= left:
             kept.append((text, style))
             left -= length
@@ -60,10 +66,9 @@ def joined(groups: Iterable[Sequence[Part]], gap: Part, width: int) -> Line:
     return line
 
 
-def to_strip(line: Iterable[Part], width: int, base: Style) -> Strip:
-    """A strip of exactly ``width`` cells."""
-    segments = [Segment(text, style) for text, style in line if text]
-    return Strip(segments).adjust_cell_length(width, base)
+def to_strip(line: Iterable[Part], width: int) -> Strip:
+    """A strip of a line that is ``width`` cells long; saying so spares measuring it again."""
+    return Strip([Segment(text, style) for text, style in line if text], width)
 
 
 def wrap_words(text: str, width: int, lines: int) -> list[str]:

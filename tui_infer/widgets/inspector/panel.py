@@ -62,7 +62,7 @@ class Panel(Widget):
         ink = frame.ink
         inner = width - 4
         rows = height - 1 - self.closes
-        strips = [to_strip(self._rule(frame, width), width, ink.base)]
+        strips = [to_strip(self._rule(frame, width), width)]
         if rows > 0:
             left, right = ("│ ", ink.rule), (" │", ink.rule)
             lines = self.body(frame, inner, rows)[:rows]
@@ -70,9 +70,9 @@ class Panel(Widget):
                 room = inner - width_of(line)
                 if room < 0:
                     line, room = fit(line, inner), 0
-                strips.append(to_strip([left, *line, (" " * room, ink.base), right], width, ink.base))
+                strips.append(to_strip([left, *line, (" " * room, ink.base), right], width))
         if self.closes and height > 1:
-            strips.append(to_strip([("╰" + "─" * (width - 2) + "╯", ink.rule)], width, ink.base))
+            strips.append(to_strip([("╰" + "─" * (width - 2) + "╯", ink.rule)], width))
         return strips
 
     def _rule(self, frame: Frame, width: int) -> Line:

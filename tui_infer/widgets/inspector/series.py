@@ -46,7 +46,8 @@ class StepSeries:
     """Columns over a history, kept up to date at the cost of the new steps only.
 
     Columns are aligned to step numbers: a chart scrolls and never shimmers. The steps a column are a
-    power of two that makes the chart about ``TARGET_SPAN_S`` long; one while the engine is paused.
+    power of two: the chart shows all there is until that is ``TARGET_SPAN_S`` long, and one step a column
+    while the engine is paused.
     """
 
     def __init__(self) -> None:
@@ -54,15 +55,17 @@ class StepSeries:
         self._columns: deque[Column] = deque(maxlen=MAX_COLUMNS)
         self._history: StepHistory | None = None
         self._seen = 0
+        self._reach = 0
 
     def update(self, history: StepHistory, columns: int, *, single: bool) -> None:
         """Take in what is new; ``columns`` is the width of the chart, ``single`` one step a column."""
-        wanted = 1 if single else self._wanted(history, max(1, columns))
-        restart = history is not self._history or history.appended < self._seen
+        columns = max(1, min(columns, MAX_COLUMNS))
+        wanted = 1 if single else self._wanted(history, columns)
+        restart = history is not self._history or history.appended < self._seen or columns > self._reach
         if restart or wanted != self.steps_per_column:
-            self._history, self.steps_per_column = history, wanted
+            self._history, self.steps_per_column, self._reach = history, wanted, columns
             self._columns.clear()
-            self._seen = history.appended - min(len(history), wanted * MAX_COLUMNS)
+            self._seen = history.appended - min(len(history), wanted * columns)
         new = history.appended - self._seen
         self._seen = history.appended
         for record in history.last(new):
@@ -80,12 +83,12 @@ class StepSeries:
             return self.steps_per_column
         percentiles = history.percentiles()
         typical_ms = max(0.05, percentiles.p50 if percentiles else latest.ms.total)
-        ideal = TARGET_SPAN_S * 1000 / typical_ms / columns
+        ideal = min(TARGET_SPAN_S * 1000 / typical_ms, len(history)) / columns
         # Stay while within a factor of two either way: a chart that rescales at every step cannot be read.
         if ideal / 2 <= self.steps_per_column <= ideal * 2 and self._columns:
             return self.steps_per_column
         power = 1
-        while power * 2 <= ideal and power < 1024:
+        while power * 2 <= ideal:
             power *= 2
         return power
 
