@@ -239,10 +239,12 @@ class EngineClient(Client):
         self._ending = self._loop.create_task(self._bury(process, why, told))
 
     async def _bury(self, process: EngineProcess, why: str, told: bool) -> None:
-        await _wait_for_end(process, LINGER_S)
-        message = why or process.end_of()
-        process.kill()
-        self._ending = None
+        try:
+            await _wait_for_end(process, LINGER_S)
+            message = why or process.end_of()
+        finally:  # also when the app's loop ends meanwhile
+            process.kill()
+            self._ending = None
         if not told and self.state == "dead":
             where = f" Log: {self.log_path}." if self.log_path else ""
             self._deliver(Failed("engine stopped", message, f"Restart the engine to go on.{where}"))
@@ -257,8 +259,10 @@ class EngineClient(Client):
         with contextlib.suppress(OSError):
             # Should the socket be full, the end of the stream says the same as the command.
             process.sock.shutdown(socket.SHUT_WR)
-        await _wait_for_end(process, CLOSE_S)
-        process.kill()
+        try:
+            await _wait_for_end(process, CLOSE_S)
+        finally:
+            process.kill()
 
 
 async def _wait_for_end(process: EngineProcess, timeout_s: float) -> None:
