@@ -123,6 +123,31 @@ async def test_two_restarts_at_once_leave_one_engine(chat):
     assert len(chat.of(Started)) == 1
 
 
+async def test_a_restart_that_is_cancelled_half_way_leaves_no_engine_behind(process):
+    chat = process()
+    await chat.client.start()
+    chat.submit(prompt="!hang")
+    await chat.wait_for(Delta)
+    first_pid = chat.client.pid
+    restart = asyncio.create_task(chat.client.restart())
+    await asyncio.sleep(0.05)
+    restart.cancel()
+    await wait_until(lambda: not psutil.pid_exists(first_pid), timeout_s=1.0)
+    await chat.client.restart()
+    chat.submit()
+    assert (await chat.wait_for(Finished)).output_tokens == 20
+
+
+async def test_a_failed_engine_of_either_kind_is_restarted(chat):
+    chat.submit(prompt="!device")
+    assert (await chat.wait_for(Failed)).title == "device failed"
+    assert chat.client.state == "dead"
+    await chat.client.restart(EngineConfig(model="fake"))
+    await wait_until(lambda: chat.client.state == "ready")
+    chat.submit()
+    assert (await chat.wait_for(Finished, 2)).output_tokens == 20
+
+
 async def test_nothing_is_delivered_after_close(chat):
     chat.submit(max_tokens=10_000)
     await chat.wait_for(Delta)
