@@ -85,9 +85,9 @@ def _mark(column: Column, row: int, height: int, top: float, ink: Ink) -> tuple[
         return "▲", ink.error
     if bar >= 1:
         # A bright edge over a calmer body: the eye follows the edge.
-        if bar < 1.06:
-            return ("█" if graph else "▓"), style
-        return ("█", ink.shade(style, 40)) if graph else ("░", ink.shade(style, 85))
+        if bar <= 1:
+            return "█", style
+        return ("█", ink.shade(style, 55)) if graph else ("░", ink.shade(style, 85))
     if bar > 0 or row == 0:
         # In the lowest row the hatching has to tell the modes apart; higher up the body below does.
         marks = _SHADES_UP if row == 0 and not graph else EIGHTHS_UP

@@ -12,6 +12,7 @@ Activity = Literal["loading", "dead", "ready", "idle", "paused", "live"]
 
 NO_GLOW = 1 << 62
 GLOW_S = 0.35
+GLOW_STEPS = 48
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,4 +65,6 @@ def glow_since(view: InspectorView, activity: Activity, *, quiet: bool) -> int:
         return NO_GLOW
     if activity == "paused":
         return latest.index
-    return NO_GLOW if quiet else min(view.history.first_since(latest.t - GLOW_S), latest.index)
+    # Steps of a millisecond change hundreds of blocks in a blink: then only the newest changes glow.
+    recent = max(view.history.first_since(latest.t - GLOW_S), latest.index - GLOW_STEPS)
+    return NO_GLOW if quiet else min(recent, latest.index)

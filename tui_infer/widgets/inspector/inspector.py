@@ -15,7 +15,7 @@ from tui_infer.widgets.inspector.batch import BatchPanel
 from tui_infer.widgets.inspector.frame import Frame, activity_of, glow_since
 from tui_infer.widgets.inspector.gpu import GpuPanel, why_no_numbers
 from tui_infer.widgets.inspector.ink import Ink
-from tui_infer.widgets.inspector.kvmap import KVPanel
+from tui_infer.widgets.inspector.kvmap import MAP_NOTES, KVPanel
 from tui_infer.widgets.inspector.panel import Panel
 from tui_infer.widgets.inspector.plan import TWO_COLUMNS, plan_rows
 from tui_infer.widgets.inspector.series import StepSeries
@@ -24,6 +24,7 @@ from tui_infer.widgets.inspector.table import TablePanel
 from tui_infer.widgets.inspector.view import InspectorView
 
 QUIET_AFTER_S = 1.2
+PANELS = ("batch", "step", "kv", "table", "gpu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,25 +168,29 @@ class Inspector(Widget):
         wide = width >= TWO_COLUMNS
         column = width // 2 if wide else width
         needs = self._needs
-        squares = max(1, (column - 4) // 2)
         most = {
             "batch": 6 if needs.graphs else 5 if needs.reason > column - 24 else 4,
-            "kv": max(6, -(-needs.blocks // squares) + 3),
             "table": 4 if height >= 50 else 3,
             "gpu": needs.gpu_rows,
         }
-        if not wide:
-            every = ("batch", "step", "kv", "table", "gpu")
-            return self._column(every, Region(0, 0, width, height), most, ("kv", "step"))
-        return {
-            **self._column(("batch", "step", "gpu"), Region(0, 0, column, height), most, ("step",)),
-            **self._column(("kv", "table"), Region(column, 0, width - column, height), most, ("kv", "table")),
-        }
+        if wide:
+            right = Region(column, 0, width - column, height)
+            return {
+                **self._column(("batch", "step", "gpu"), Region(0, 0, column, height), most, ("step",)),
+                **self._column(("kv", "table"), right, most, ("kv", "table")),
+            }
+        return self._column(PANELS, Region(0, 0, width, height), most, ("kv", "step"))
 
     def _column(
         self, names: tuple[str, ...], area: Region, most: dict[str, int], greedy: Sequence[str]
     ) -> dict[str, Region]:
-        rows = plan_rows(names, area.height, most, greedy=greedy)
+        rows: dict[str, int] = {}
+        for cells_per_block in (2, 1):
+            map_rows = -(-self._needs.blocks * cells_per_block // max(1, area.width - 4))
+            most = most | {"kv": max(6, map_rows + MAP_NOTES)}
+            rows = plan_rows(names, area.height, most, greedy=greedy)
+            if rows.get("kv", 0) >= map_rows + MAP_NOTES:
+                break
         places: dict[str, Region] = {}
         y = area.y
         shown = [name for name in names if name in rows]

@@ -8,6 +8,9 @@ from tui_infer.widgets.inspector.lines import Line, counted, joined, spread, sta
 from tui_infer.widgets.inspector.panel import Panel
 from tui_infer.widgets.inspector.view import SessionTag
 
+# Rows around the map when there is room: what is full, who holds how much, what the marks mean.
+MAP_NOTES = 3
+
 
 class KVPanel(Panel):
     NAME = "KV"

@@ -90,12 +90,11 @@ def wrap_words(text: str, width: int, lines: int) -> list[str]:
 
 
 def gauge(share: float, width: int, full: Style, empty: Style) -> Line:
-    """A horizontal bar in half cells; ``share`` from 0 to 1, anything above 0 leaves a mark."""
-    halves = round(max(0.0, min(1.0, share)) * width * 2)
+    """A horizontal bar; ``share`` from 0 to 1, anything above 0 leaves a mark."""
+    cells = round(max(0.0, min(1.0, share)) * width)
     if share > 0:
-        halves = max(halves, 1)
-    whole, rest = divmod(halves, 2)
-    return [("━" * whole + "╸" * rest, full), ("━" * (width - whole - rest), empty)]
+        cells = max(cells, 1)
+    return [("━" * cells, full), ("━" * (width - cells), empty)]
 
 
 def stacked(shares: Sequence[tuple[float, Style]], width: int, empty: Style) -> Line:
