@@ -27,7 +27,7 @@ class Settings(BaseModel):
     theme: str = "dark"
     layout: Layout = "auto"
     inspector: InspectorMode = "auto"
-    fps: int = Field(default=24, ge=5, le=60)
+    fps: int = Field(default=20, ge=5, le=60)
     system: str = ""
     max_tokens: int = Field(default=1024, ge=1)
     temperature: float = Field(default=0.7, ge=0.0, le=100.0)

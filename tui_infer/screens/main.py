@@ -77,7 +77,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
         for pane in self.visible_panes:
             if pane.session is not None and pane.session.id in changed:
                 pane.transcript.update()
-                pane.update_frame(focused=pane.session.id == self._state.focused)
+                pane.update_frame(focused=pane.session.id == self._state.focused, soon=True)
 
     def fit_panes(self) -> None:
         """Give the panes to chats and the area to panes; focus the prompt of the focused chat."""

@@ -30,6 +30,7 @@ class Palette:
     warning: Style
     success: Style
     marker: Style
+    thumb: Style
     syntax: str
 
     def __hash__(self) -> int:
@@ -90,6 +91,7 @@ def make_palette(variables: Mapping[str, str], background: Color, syntax: str) -
             bgcolor=_color(variables, "primary", foreground).rich_color,
             bold=True,
         ),
+        thumb=style("scrollbar"),
         syntax=syntax,
     )
 

@@ -1,5 +1,7 @@
 """One pane: a chat's transcript, its prompt, and a frame that says which chat it is and how it goes."""
 
+from time import monotonic
+
 from rich.text import Text
 from textual import events
 from textual.app import ComposeResult
@@ -13,6 +15,8 @@ from tui_infer.widgets.chat.marks import MARKS
 from tui_infer.widgets.chat.palette import Palette
 from tui_infer.widgets.chat.prompt import Prompt
 from tui_infer.widgets.chat.transcript import Transcript
+
+FRAME_PERIOD_S = 0.25
 
 
 class Pane(Vertical):
@@ -53,11 +57,14 @@ class Pane(Vertical):
         self.transcript.bind(session, document, palette, color)
         self.update_frame(focused=self.has_class("-current"))
 
-    def update_frame(self, *, focused: bool) -> None:
-        """Title, numbers and border, from the state."""
+    def update_frame(self, *, focused: bool, soon: bool = False) -> None:
+        """Title, numbers and border, from the state. With ``soon``, at most four times a second: each change
+        of a border draws the whole pane again.
+        """
         session = self.session
-        if session is None:
+        if session is None or (soon and monotonic() - self._framed_s < FRAME_PERIOD_S):
             return
+        self._framed_s = monotonic()
         self.set_class(focused, "-current")
         self.styles.border = ("round", self._color) if focused else ("round", self._dimmed)
         text = self.app.theme_variables.get("foreground", "#cccccc")
@@ -72,6 +79,7 @@ class Pane(Vertical):
             self._shown_numbers = numbers.plain
             self.border_subtitle = numbers
 
+    _framed_s = 0.0
     _shown_title: Text | None = None
     _shown_numbers = ""
 

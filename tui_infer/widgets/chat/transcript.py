@@ -32,7 +32,7 @@ class Transcript(ScrollView, can_focus=False):
         height: 1fr;
         overflow-x: hidden;
         overflow-y: scroll;
-        scrollbar-size-vertical: 1;
+        scrollbar-size-vertical: 0;
     }
     """
 
@@ -64,7 +64,8 @@ class Transcript(ScrollView, can_focus=False):
 
     @property
     def text_width(self) -> int:
-        return self.scrollable_content_region.width
+        """Cells of a line; the last column is the scroll bar's."""
+        return max(0, self.size.width - 1)
 
     def update(self, everything: bool = False) -> None:
         """Draw what changed. A chat whose last block has become slow to render is drawn less often while
@@ -79,7 +80,7 @@ class Transcript(ScrollView, can_focus=False):
             return
         document = self._document
         anchor = document.anchor(document.scroll_y)
-        height = document.height
+        height, thumb = document.height, self._thumb()
         changed = document.sync(session.turns, Look(self.text_width, palette, self._color))
         took = perf_counter() - started
         self._rest_until = perf_counter() + REST * took if took > SLOW_S else 0.0
@@ -98,7 +99,7 @@ class Transcript(ScrollView, can_focus=False):
         if everything or moved or document.unseen:
             self.refresh()
         elif changed is not None:
-            first = max(0, changed - self.scroll_offset.y)
+            first = 0 if self._thumb() != thumb else max(0, changed - self.scroll_offset.y)
             self.refresh(Region(0, first, self.size.width, max(0, self.size.height - first)))
 
     def _update_later(self, delay: float) -> None:
@@ -165,9 +166,25 @@ class Transcript(ScrollView, can_focus=False):
         event.prevent_default()
         self.scroll_by(3)
 
-    def _on_scroll_to(self, message: object) -> None:
-        """The scroll bar is dragged: where it is let go decides whether the end is followed."""
+    def _on_mouse_down(self, event: events.MouseDown) -> None:
+        if event.x == self.size.width - 1 and self.max_scroll_y > 0:
+            self.capture_mouse()
+            self._drag_to(event.y)
+
+    def _on_mouse_move(self, event: events.MouseMove) -> None:
+        if self.app.mouse_captured is self:
+            self._drag_to(event.y)
+
+    def _on_mouse_up(self, event: events.MouseUp) -> None:
+        if self.app.mouse_captured is self:
+            self.release_mouse()
+
+    def _drag_to(self, row: int) -> None:
+        """The scroll bar was grabbed at ``row``; at its end, the end is followed again."""
+        share = row / max(1, self.size.height - 1)
+        top = round(min(1.0, max(0.0, share)) * self.max_scroll_y)
         self._leave_end()
+        self.scroll_to(y=top, animate=False, immediate=True)
 
     # --- drawing -----------------------------------------------------------------------------------
 
@@ -188,7 +205,22 @@ class Transcript(ScrollView, can_focus=False):
         strip = document.strip(self.scroll_offset.y + y)
         if strip is None:
             return Strip.blank(width, palette.base)
-        return strip.crop_extend(0, width, palette.base)
+        first, last = self._thumb()
+        if not first <= y < last:
+            return strip.crop_extend(0, width, palette.base)
+        return Strip([*strip.crop_extend(0, width - 1, palette.base), Segment("▐", palette.thumb)], width)
+
+    def _thumb(self) -> tuple[int, int]:
+        """Rows of the scroll bar's thumb; none where everything fits.
+
+        Drawn here and not by Textual's ScrollBar, which costs more than the text beside it.
+        """
+        rows, total = self.size.height, self._document.height
+        if total <= rows:
+            return 0, 0
+        length = max(1, rows * rows // total)
+        first = round((rows - length) * self.scroll_offset.y / max(1, self.max_scroll_y))
+        return first, first + length
 
     def _hint_line(self, y: int, width: int, palette: Palette) -> Strip:
         first = max(0, (self.size.height - len(self._hint)) // 2)
