@@ -153,7 +153,7 @@ class GpuMonitor:
 
         name = get("name", lambda: nvml.nvmlDeviceGetName(slice_))
         rates = get("utilisation", lambda: float(nvml.nvmlDeviceGetUtilizationRates(slice_).gpu))
-        memory = get("memory", lambda: _memory(nvml.nvmlDeviceGetMemoryInfo(slice_)))
+        memory = get("memory", lambda: _memory(nvml, slice_))
         reading = GpuReading(
             reason="",
             name=name.decode(errors="replace") if isinstance(name, bytes) else name,
@@ -191,7 +191,16 @@ class GpuMonitor:
         return tuple(self._history)
 
 
-def _memory(info: Any) -> tuple[int, int]:
+def _memory(nvml: Any, handle: Any) -> tuple[int, int]:
+    """``(used, total)`` bytes, as nvidia-smi counts them."""
+    # The first version of the call counts what the driver keeps for itself as used; drivers before
+    # R510 have no other.
+    version = getattr(nvml, "nvmlMemory_v2", None)
+    info, error = (
+        _attempt(lambda: nvml.nvmlDeviceGetMemoryInfo(handle, version)) if version else (None, "old")
+    )
+    if error:
+        info = nvml.nvmlDeviceGetMemoryInfo(handle)
     return int(info.used), int(info.total)
 
 

@@ -22,6 +22,8 @@ class FakeNvml:
     NVML_TEMPERATURE_THRESHOLD_SLOWDOWN = 1
     NVML_CLOCK_SM = 1
     NVML_CLOCK_MEM = 2
+    nvmlMemory_v2 = 0x02000028
+    old_driver = False
 
     def __init__(self, known: tuple[str, ...] = ("GPU-abc",), **failing: str) -> None:
         self.known = known
@@ -54,8 +56,11 @@ class FakeNvml:
     def nvmlDeviceGetUtilizationRates(self, handle: str) -> Any:
         return self._call("nvmlDeviceGetUtilizationRates", SimpleNamespace(gpu=63, memory=20))
 
-    def nvmlDeviceGetMemoryInfo(self, handle: str) -> Any:
-        return self._call("nvmlDeviceGetMemoryInfo", SimpleNamespace(used=18 * GIB, total=140 * GIB, free=0))
+    def nvmlDeviceGetMemoryInfo(self, handle: str, version: int | None = None) -> Any:
+        if version is not None and self.old_driver:
+            raise nvml_error("FunctionNotFound")
+        used = 18 * GIB if version else 19 * GIB
+        return self._call("nvmlDeviceGetMemoryInfo", SimpleNamespace(used=used, total=140 * GIB, free=0))
 
     def nvmlDeviceGetPowerUsage(self, handle: str) -> int:
         assert handle.startswith("card") or "MIG" not in handle
@@ -162,9 +167,16 @@ def test_what_is_not_supported_is_not_asked_again() -> None:
     monitor = GpuMonitor("GPU-abc", fake)
     monitor.read()
     reading = monitor.read()
-    assert fake.calls.count("nvmlDeviceGetMemoryInfo") == 1
+    assert fake.calls.count("nvmlDeviceGetMemoryInfo") == 2  # both versions of the call, once
     assert fake.calls.count("nvmlDeviceGetTemperature") == 2
     assert reading.missing == {"memory": "not supported here", "temperature": "timed out"}
+
+
+def test_memory_is_counted_without_what_the_driver_keeps_where_it_can_tell() -> None:
+    fake = FakeNvml()
+    assert GpuMonitor("GPU-abc", fake).read().memory_used == 18 * GIB
+    fake.old_driver = True
+    assert GpuMonitor("GPU-abc", fake).read().memory_used == 19 * GIB
 
 
 def test_a_mig_slice_reads_power_from_its_card_and_says_what_it_cannot_know() -> None:
