@@ -134,9 +134,6 @@ class BlockPool:
             self._references[block] += 1
             self._note("share", block, request.id, len(request.block_table))
             request.block_table.append(block)
-        chain = self._chain(request)
-        if chain.published is not None:
-            chain.published = max(chain.published, len(request.block_table))
 
     def names(self, request: Request, start: int, end: int) -> list[Key]:
         """Names of the full blocks that computing tokens ``[start, end)`` completes; none without a cache."""
@@ -192,8 +189,7 @@ class BlockPool:
 
     def release(self, request: Request) -> None:
         """Drop all references of the request, tail first, so that a prefix outlives what follows it."""
-        if request.block_table:
-            self.releases += 1
+        self.releases += 1
         for index in reversed(range(len(request.block_table))):
             block = request.block_table[index]
             self._references[block] -= 1

@@ -1,9 +1,9 @@
 """Which requests compute which tokens in the next step. Torch-free, token counts only.
 
 One order rules everything: higher priority first, then the older request. Decode rows come first in
-every step, and open prefills share what they leave of the token budget (``engine.budget``). When
-blocks run out the last in order is preempted: it gives up its blocks, keeps its output, and is computed
-again later. The first in order therefore always advances.
+every step, and open prefills share what they leave of the token budget (``engine.budget``). A request
+is let in when its whole prompt has room; when decode rows grow out of blocks, the last in order is
+preempted: it gives up its blocks, keeps its output, and is computed again later.
 """
 
 from bisect import bisect_left, insort
@@ -153,9 +153,8 @@ class Scheduler:
         """
         preempted: list[int] = []
         decode, cached = self._plan_decode(preempted)
-        if not preempted:
-            cached += self._admit(decode)
-        prefill = self._plan_prefill(decode, preempted)
+        cached += self._admit(decode)
+        prefill = self._plan_prefill(decode)
         if not prefill and not decode:
             return None
         plan = StepPlan(tuple(prefill), tuple(decode), tuple(preempted), cached)
@@ -245,7 +244,7 @@ class Scheduler:
         cached = 0
         while self._waiting and len(self._running) < self.max_batch:
             request = self._waiting[0]
-            if self._running and self._blocked == (request.id, self.pool.releases):
+            if self._blocked == (request.id, self.pool.releases):
                 break
             hit = self.pool.match(request)
             need = self.pool.blocks_for(request.num_tokens) - sum(map(self.pool.is_used, hit))
@@ -275,8 +274,12 @@ class Scheduler:
             request.cached_tokens += tokens
         return tokens
 
-    def _plan_prefill(self, decode: list[Request], preempted: list[int]) -> list[PrefillChunk]:
-        """Chunks for the open prefills, with blocks."""
+    def _plan_prefill(self, decode: list[Request]) -> list[PrefillChunk]:
+        """Chunks for the open prefills, with blocks.
+
+        Admission kept room for all of them. Only decode rows can have taken it meanwhile, and they give
+        it back when they end or are preempted, so a prefill without blocks waits and preempts nobody.
+        """
         rows = {request.id for request in decode}
         prefills = [
             request
@@ -286,30 +289,12 @@ class Scheduler:
         budget = max(self.prefill_chunk - len(decode), (self.prefill_chunk + 1) // 2)
         chunks: list[PrefillChunk] = []
         for request, tokens in share_budget(prefills, budget, self.pool):
-            if request.id in preempted:
-                continue
-            start = request.num_computed
-            end = self._prefill_room(request, start + tokens, rows, preempted)
+            start, held = request.num_computed, len(request.block_table)
+            end = min(start + tokens, (held + self.pool.available) * self.pool.block_size)
             if end > start:
+                self.pool.allocate(request, max(0, self.pool.blocks_for(end) - held))
                 chunks.append(PrefillChunk(request, start, end))
-                rows.add(request.id)
         return chunks
-
-    def _prefill_room(self, request: Request, end: int, rows: set[int], preempted: list[int]) -> int:
-        """Allocate for a chunk up to ``end``; returns how far it really gets.
-
-        It may take blocks from prefills behind it, never from a row of this step.
-        """
-        pool, table = self.pool, request.block_table
-        while not pool.available and len(table) * pool.block_size <= request.num_computed:
-            victim = self._running[-1]
-            if victim is request or victim.id in rows or victim.id in self._launched:
-                break
-            self.preempt(victim)
-            preempted.append(victim.id)
-        end = min(end, (len(table) + pool.available) * pool.block_size)
-        pool.allocate(request, max(0, pool.blocks_for(end) - len(table)))
-        return end
 
     # --- queues ------------------------------------------------------------------------------------
 

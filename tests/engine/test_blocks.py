@@ -156,6 +156,34 @@ def test_a_clash_of_names_gives_no_hit_and_no_foreign_tokens(monkeypatch: pytest
     assert pool.match(make(4, [6, 7, 9])) == []
 
 
+def test_a_clash_does_not_spoil_the_blocks_behind_it(monkeypatch: pytest.MonkeyPatch):
+    real = prefix.block_key
+    root = root_key({})
+    monkeypatch.setattr(
+        prefix, "block_key", lambda parent, tokens: b"clash" if parent == root else real(parent, tokens)
+    )
+    pool = BlockPool(16, 2)
+    first, second = make(1, [1, 2, 0]), make(2, [6, 7, 3, 4, 0])
+    compute(pool, first)
+    compute(pool, second)
+    found = pool.match(make(3, [1, 2, 3, 4, 0]))
+    assert found == first.block_table[:1], "the block of 3, 4 was computed behind 6, 7"
+
+
+def test_a_request_that_lost_its_blocks_publishes_them_again():
+    pool = BlockPool(4, 2)
+    request = make(1, [1, 2, 3, 4, 5])
+    compute(pool, request)
+    pool.release(request)
+    request.num_computed = 0
+    taker = make(2, [9] * 6)
+    pool.allocate(taker, 3)
+    pool.forget(taker)
+    assert pool.match(make(3, [1, 2, 3, 4, 5])) == []
+    compute(pool, request)
+    assert pool.match(make(3, [1, 2, 3, 4, 5])) == request.block_table[:2]
+
+
 @pytest.mark.parametrize(
     "other",
     [

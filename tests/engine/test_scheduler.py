@@ -72,11 +72,15 @@ def test_prompt_tokens_of_a_step_stay_within_the_budget_and_use_it():
 
 
 @pytest.mark.parametrize("prefill_chunk", [1, 2, 7])
-def test_a_budget_smaller_than_the_decode_batch_still_lets_prompts_in(prefill_chunk: int):
-    engine = Harness(num_blocks=200, max_batch=12, prefill_chunk=prefill_chunk)
-    requests = [engine.submit([seed] * 5, max_tokens=40) for seed in range(12)]
-    engine.run()
-    assert all(request.finish_reason is FinishReason.LENGTH for request in requests)
+def test_prompts_advance_beside_more_decode_rows_than_the_budget_has_tokens(prefill_chunk: int):
+    engine = Harness(num_blocks=400, max_batch=12, prefill_chunk=prefill_chunk)
+    chats = [engine.submit([seed], max_tokens=90) for seed in range(11)]
+    while not all(chat.output_ids for chat in chats):
+        engine.step()
+    late = engine.submit(random_prompt(10, 5), max_tokens=1)
+    while not late.output_ids:
+        engine.step()
+    assert not any(chat.finished for chat in chats)
 
 
 def test_never_more_rows_than_max_batch():
@@ -159,6 +163,20 @@ def test_a_prefix_that_another_request_publishes_meanwhile_is_taken_up():
     assert first.cached_tokens == 0
     assert second.cached_tokens == 100
     assert sum(plan.prefill_tokens for plan in plans) == 102
+
+
+def test_chunks_end_at_blocks_so_that_both_of_a_pair_can_go_on_with_hits():
+    engine = Harness(num_blocks=400, block_size=4, prefill_chunk=19)
+    chat = engine.submit([7], max_tokens=60)
+    engine.step()
+    prompt = random_prompt(100, 1)
+    pair = [engine.submit([*prompt, tail], max_tokens=1) for tail in range(2)]
+    plans = []
+    while not all(request.finished for request in pair):
+        plans.append(engine.step())
+    assert sum(request.cached_tokens for request in pair) == 100
+    assert sum(plan.prefill_tokens for plan in plans) == 102
+    assert not chat.finished
 
 
 def test_a_cancelled_chat_keeps_its_full_blocks_for_the_next_turn():
@@ -249,6 +267,42 @@ def test_a_preempted_request_is_not_admitted_to_be_preempted_again_at_once():
     preemptions = sum(len(plan.preempted) for plan in plans)
     assert 0 < preemptions <= 24
     assert sum(plan.prefill_tokens for plan in plans) < 8 * 68
+
+
+def test_prompts_are_let_in_only_while_all_open_ones_have_room():
+    engine = Harness(num_blocks=26, block_size=4, prefill_chunk=8)
+    requests = [engine.submit(random_prompt(40, seed), max_tokens=1) for seed in range(6)]
+    together, computed = 0, 0
+    while engine.scheduler.has_work:
+        plan = engine.step()
+        assert plan is not None
+        together = max(together, len(engine.scheduler.running))
+        computed += plan.prefill_tokens
+    assert together == 2
+    assert computed == 6 * 40
+    assert not any(request.preemptions for request in requests)
+
+
+def test_a_prompt_is_not_let_in_where_a_growing_chat_would_throw_it_out_at_once():
+    engine = Harness(num_blocks=9, block_size=4)
+    chat = engine.submit([1] * 12, max_tokens=16)
+    late = engine.submit([2] * 16, max_tokens=1)
+    engine.run()
+    assert chat.preemptions == late.preemptions == 0
+
+
+def test_cancelling_a_prompt_that_holds_no_blocks_yet_lets_the_next_one_in():
+    engine = Harness(num_blocks=21, block_size=4, prefill_chunk=4)
+    engine.submit(random_prompt(30, 1), max_tokens=1)
+    reserved = engine.submit(random_prompt(40, 2), max_tokens=1)
+    queued = engine.submit(random_prompt(40, 3), max_tokens=1)
+    engine.step()
+    assert reserved in engine.scheduler.running
+    assert reserved.block_table == []
+    assert queued in engine.scheduler.waiting
+    engine.scheduler.cancel(reserved.id)
+    engine.step()
+    assert queued in engine.scheduler.running
 
 
 def test_the_only_running_request_ends_with_length_when_the_pool_is_full():
