@@ -196,10 +196,10 @@ def _memory(nvml: Any, handle: Any) -> tuple[int, int]:
     # The first version of the call counts what the driver keeps for itself as used; drivers before
     # R510 have no other.
     version = getattr(nvml, "nvmlMemory_v2", None)
-    info, error = (
-        _attempt(lambda: nvml.nvmlDeviceGetMemoryInfo(handle, version)) if version else (None, "old")
-    )
-    if error:
+    info: Any = None
+    if version is not None:
+        info = _attempt(lambda: nvml.nvmlDeviceGetMemoryInfo(handle, version))[0]
+    if info is None:
         info = nvml.nvmlDeviceGetMemoryInfo(handle)
     return int(info.used), int(info.total)
 
