@@ -1,7 +1,9 @@
 """The paged KV cache: one pair of tensors a layer, block 0 is the null block."""
 
 from dataclasses import dataclass
+from math import prod
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -45,7 +47,7 @@ class KVCache:
         self.block_size = block_size
         size = (shape.num_layers, 2, num_blocks, block_size, shape.num_kv_heads, shape.head_dim)
         try:
-            self.pages = torch.zeros(size, dtype=shape.dtype, device=device)
+            self.pages = _zeros(size, shape.dtype, device)
         except (RuntimeError, MemoryError) as error:
             need = num_blocks * block_size * shape.bytes_per_token / 2**20
             raise OutOfMemory(
@@ -70,3 +72,10 @@ class KVCache:
     def clear(self, block: int) -> None:
         """Zero one block in all layers."""
         self.pages[:, :, block].zero_()
+
+
+def _zeros(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Zeroed memory; on a CPU pages come from the system when first touched, so that start-up is quick."""
+    if device.type != "cpu":
+        return torch.zeros(size, dtype=dtype, device=device)
+    return torch.from_numpy(np.zeros(prod(size) * dtype.itemsize, dtype=np.uint8)).view(dtype).view(size)
