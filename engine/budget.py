@@ -33,7 +33,7 @@ def share_budget(prefills: Sequence[Request], budget: int, pool: BlockPool) -> l
         end = min(request.num_tokens, start + before + min(most, budget))
         if end < request.num_tokens and end - end % pool.block_size > start:
             end -= end % pool.block_size
-        if end - start <= before:
+        if end - start == before:
             continue
         budget -= end - start - before
         grants[request.id] = end - start

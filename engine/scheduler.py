@@ -135,8 +135,13 @@ class Scheduler:
     def preempt(self, request: Request) -> None:
         """Send a running request back to the queue without its blocks; it is computed again later.
 
-        Output, text and everything drawn stay. Not for requests of a launched step.
+        Output, text and everything drawn stay.
+
+        Raises:
+            BrokenInvariant: when a launched step still reads its blocks.
         """
+        if request.id in self._launched:
+            raise BrokenInvariant(f"Request {request.id} is part of a launched step.")
         self._remove(self._running, request)
         self.pool.release(request)
         request.num_computed = 0
@@ -148,9 +153,13 @@ class Scheduler:
     def schedule(self) -> StepPlan | None:
         """Plan the next step and allocate its blocks; None when nothing can be done.
 
-        Every plan must come back through ``computed`` or ``abandoned``. Requests of a plan that has
-        not come back are left out of the next one.
+        Every plan must come back through ``computed`` or ``abandoned`` before the next one is made.
+
+        Raises:
+            BrokenInvariant: when the plan before is still out.
         """
+        if self._launched:
+            raise BrokenInvariant(f"A step of requests {sorted(self._launched)} is still out.")
         preempted: list[int] = []
         decode, cached = self._plan_decode(preempted)
         cached += self._admit(decode)
@@ -212,7 +221,7 @@ class Scheduler:
         rows: list[Request] = []
         cached = 0
         for request in tuple(self._running):
-            if request.id in self._launched or request.id in preempted:
+            if request.id in preempted:
                 continue
             if not is_decode_row(request):
                 cached += self._take_hits(request, self.pool.match(request))
@@ -225,9 +234,7 @@ class Scheduler:
         if request.num_computed < len(request.block_table) * self.pool.block_size:
             return True
         while not self.pool.available:
-            victim = next((r for r in reversed(self._running) if r.id not in self._launched), request)
-            if victim is request and len(self._running) == 1:
-                return False  # a launched step still holds blocks; alone it fits, see max_model_len
+            victim = self._running[-1]  # never the only one: alone it fits, see max_model_len
             self.preempt(victim)
             preempted.append(victim.id)
             if victim is request:
@@ -282,9 +289,7 @@ class Scheduler:
         """
         rows = {request.id for request in decode}
         prefills = [
-            request
-            for request in self._running
-            if request.id not in rows and request.id not in self._launched and not is_decode_row(request)
+            request for request in self._running if request.id not in rows and not is_decode_row(request)
         ]
         budget = max(self.prefill_chunk - len(decode), (self.prefill_chunk + 1) // 2)
         chunks: list[PrefillChunk] = []

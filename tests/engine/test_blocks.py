@@ -170,6 +170,19 @@ def test_a_clash_does_not_spoil_the_blocks_behind_it(monkeypatch: pytest.MonkeyP
     assert found == first.block_table[:1], "the block of 3, 4 was computed behind 6, 7"
 
 
+def test_a_request_that_clashed_hits_nothing_behind_the_clash(monkeypatch: pytest.MonkeyPatch):
+    real = prefix.block_key
+    root = root_key({})
+    monkeypatch.setattr(
+        prefix, "block_key", lambda parent, tokens: b"clash" if parent == root else real(parent, tokens)
+    )
+    pool = BlockPool(16, 2)
+    first, second = make(1, [1, 2, 3, 4, 0]), make(2, [6, 7, 3, 4, 0])
+    compute(pool, first)
+    compute(pool, second, tokens=2)
+    assert pool.match(second) == [], "the block of 3, 4 was computed behind 1, 2"
+
+
 def test_a_request_that_lost_its_blocks_publishes_them_again():
     pool = BlockPool(4, 2)
     request = make(1, [1, 2, 3, 4, 5])

@@ -4,6 +4,7 @@ import random
 
 import pytest
 
+from engine.blocks import BrokenInvariant
 from engine.errors import ConfigError, RequestError
 from engine.plan import StepPlan, stop_reason
 from engine.request import FinishReason, Request, SamplingParams
@@ -165,18 +166,36 @@ def test_a_prefix_that_another_request_publishes_meanwhile_is_taken_up():
     assert sum(plan.prefill_tokens for plan in plans) == 102
 
 
-def test_chunks_end_at_blocks_so_that_both_of_a_pair_can_go_on_with_hits():
-    engine = Harness(num_blocks=400, block_size=4, prefill_chunk=19)
-    chat = engine.submit([7], max_tokens=60)
+def test_a_chunk_ends_at_a_block_so_that_its_prompt_can_go_on_with_hits():
+    engine = Harness(num_blocks=400, block_size=4, prefill_chunk=21)
+    engine.submit(random_prompt(400, 1), max_tokens=1)
+    shared = random_prompt(60, 2)
+    late = engine.submit([*shared, *random_prompt(60, 3)], max_tokens=1)
     engine.step()
-    prompt = random_prompt(100, 1)
-    pair = [engine.submit([*prompt, tail], max_tokens=1) for tail in range(2)]
-    plans = []
-    while not all(request.finished for request in pair):
-        plans.append(engine.step())
-    assert sum(request.cached_tokens for request in pair) == 100
-    assert sum(plan.prefill_tokens for plan in plans) == 102
-    assert not chat.finished
+    assert late.num_computed == 12, "of the 13 tokens that were left for it"
+    ahead = engine.submit([*shared, 1], max_tokens=1)
+    while not late.output_ids:
+        engine.step()
+    assert ahead.cached_tokens == 12
+    assert late.cached_tokens == 48
+
+
+def test_equal_prompts_of_one_block_do_not_wait_for_a_hit_that_cannot_come():
+    engine = Harness(block_size=4)
+    for _ in range(3):
+        engine.submit([1, 2, 3, 4], max_tokens=1)
+    assert len(engine.run()) == 1
+
+
+def test_a_queued_prompt_is_looked_up_again_only_after_blocks_came_back(monkeypatch: pytest.MonkeyPatch):
+    engine = Harness(num_blocks=11, block_size=4)
+    engine.submit([1] * 20, max_tokens=12)
+    queued = engine.submit([2] * 30, max_tokens=1)
+    looked_up: list[int] = []
+    match = engine.pool.match
+    monkeypatch.setattr(engine.pool, "match", lambda r: looked_up.append(r.id) or match(r))
+    engine.run()
+    assert looked_up.count(queued.id) <= 3
 
 
 def test_a_cancelled_chat_keeps_its_full_blocks_for_the_next_turn():
@@ -286,6 +305,8 @@ def test_prompts_are_let_in_only_while_all_open_ones_have_room():
 def test_a_prompt_is_not_let_in_where_a_growing_chat_would_throw_it_out_at_once():
     engine = Harness(num_blocks=9, block_size=4)
     chat = engine.submit([1] * 12, max_tokens=16)
+    engine.step()
+    engine.step()
     late = engine.submit([2] * 16, max_tokens=1)
     engine.run()
     assert chat.preemptions == late.preemptions == 0
@@ -402,15 +423,24 @@ def test_blocks_of_a_launched_step_return_once_and_only_after_it():
     engine.scheduler.cancel(request.id)
     engine.scheduler.finish(request, FinishReason.ERROR, "late")
     assert engine.pool.counts().used == 4
-    blocked = engine.submit([2] * 16, max_tokens=1)
-    assert engine.scheduler.schedule() is None, "there is no room until the step is done"
+    later = engine.submit([2] * 16, max_tokens=1)
+    with pytest.raises(BrokenInvariant, match="still out"):
+        engine.scheduler.schedule()
     engine.device.run(plan)
     engine.scheduler.computed(plan)
     engine.check()
     assert engine.pool.counts().used == 0
     assert (request.finish_reason, request.error) == (FinishReason.CANCELLED, "")
     engine.run()
-    assert blocked.output_ids == answer_of(blocked.prompt_ids, 1)
+    assert later.output_ids == answer_of(later.prompt_ids, 1)
+
+
+def test_a_request_of_a_launched_step_cannot_be_preempted():
+    engine = Harness()
+    request = engine.submit([1, 2, 3])
+    assert engine.scheduler.schedule() is not None
+    with pytest.raises(BrokenInvariant, match="launched step"):
+        engine.scheduler.preempt(request)
 
 
 def test_cancelling_what_is_unknown_or_ended_changes_nothing():
