@@ -307,7 +307,7 @@ def test_a_prompt_is_not_let_in_where_a_growing_chat_would_throw_it_out_at_once(
     chat = engine.submit([1] * 12, max_tokens=16)
     engine.step()
     engine.step()
-    late = engine.submit([2] * 16, max_tokens=1)
+    late = engine.submit([2] * 16, max_tokens=8)
     engine.run()
     assert chat.preemptions == late.preemptions == 0
 
