@@ -9,8 +9,9 @@ from textual.timer import Timer
 from engine.client import Client
 from engine.request import SamplingParams
 from tui_infer.commands import TuiCommands
-from tui_infer.config import Settings
+from tui_infer.config import Settings, load_settings
 from tui_infer.keys import app_bindings
+from tui_infer.locations import config_file
 from tui_infer.nvml import GpuMonitor, GpuReading
 from tui_infer.screens.ask import Ask, Rename
 from tui_infer.screens.help import HelpScreen
@@ -36,7 +37,7 @@ class TuiInferApp(App[int], inherit_bindings=False):
 
     def __init__(self, client: Client, *, theme: str | None = None, settings: Settings | None = None) -> None:
         super().__init__()
-        self.settings = settings or Settings()
+        self.settings = settings or load_settings(config_file())
         self.client = client
         self.state = AppState(
             client.send,

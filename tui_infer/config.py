@@ -1,8 +1,12 @@
 """Settings of the app itself; what the engine needs is in ``engine.config``."""
 
+import tomllib
+from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from engine.errors import ConfigError
 
 Layout = Literal["auto", "1", "2", "4"]
 InspectorMode = Literal["auto", "side", "full", "hidden"]
@@ -32,3 +36,23 @@ class Settings(BaseModel):
     max_tokens: int = Field(default=1024, ge=1)
     temperature: float = Field(default=0.7, ge=0.0, le=100.0)
     top_p: float = Field(default=0.95, gt=0.0, le=1.0)
+
+
+def load_settings(path: Path) -> Settings:
+    """The settings in a TOML file; the defaults where there is none.
+
+    Raises:
+        ConfigError: naming the file, the key and the reason.
+    """
+    try:
+        return Settings.model_validate(tomllib.loads(path.read_text("utf-8")))
+    except FileNotFoundError:
+        return Settings()
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        raise ConfigError(f"{path}: {key}: {first['msg']}.", "Correct it or take the line out.") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is no TOML: {error}.", "Correct the file or move it away.") from None
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}.") from None

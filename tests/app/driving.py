@@ -17,7 +17,7 @@ async def running(
     client: ScriptedClient, size: tuple[int, int] = (100, 30), settings: Settings | None = None
 ) -> AsyncIterator[tuple[TuiInferApp, Pilot[int]]]:
     """The app, mounted, with its prompt focused."""
-    app = TuiInferApp(client, settings=settings)
+    app = TuiInferApp(client, settings=settings or Settings())
     async with app.run_test(size=size, notifications=True) as pilot:
         await wait_until(lambda: focused_pane(app) is not None, what="the first pane")
         try:

@@ -166,16 +166,16 @@ class Transcript(ScrollView, can_focus=False):
         event.prevent_default()
         self.scroll_by(3)
 
-    def _on_mouse_down(self, event: events.MouseDown) -> None:
+    def on_mouse_down(self, event: events.MouseDown) -> None:
         if event.x == self.size.width - 1 and self.max_scroll_y > 0:
             self.capture_mouse()
             self._drag_to(event.y)
 
-    def _on_mouse_move(self, event: events.MouseMove) -> None:
+    def on_mouse_move(self, event: events.MouseMove) -> None:
         if self.app.mouse_captured is self:
             self._drag_to(event.y)
 
-    def _on_mouse_up(self, event: events.MouseUp) -> None:
+    def on_mouse_up(self, event: events.MouseUp) -> None:
         if self.app.mouse_captured is self:
             self.release_mouse()
 
