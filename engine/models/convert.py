@@ -17,7 +17,7 @@ from engine.errors import ModelError
 from engine.paths import model_cache_dir
 from engine.records import Progress
 
-FORMAT = 1
+FORMAT = 2
 MANIFEST = "manifest.json"
 LOCK_TIMEOUT_S = 900.0
 

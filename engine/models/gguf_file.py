@@ -19,6 +19,18 @@ OnProgress = Callable[[Progress], None]
 # matters more, and the weights are kept in bfloat16.
 FLOAT32_PARAMETERS = 500_000_000
 
+SPECIAL_TOKENS = (
+    ("bos_token", "bos"),
+    ("eos_token", "eos"),
+    ("unk_token", "unknown"),
+    ("pad_token", "padding"),
+)
+
+_WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
+_REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+# From the tokenizer.json of Llama 3 and Qwen2: digits in threes, and one by one.
+SPLITS = {"llama-bpe": _WORDS + r"\p{N}{1,3}" + _REST, "qwen2": _WORDS + r"\p{N}" + _REST}
+
 
 def convert_file(gguf: Path, target: Path, progress: OnProgress) -> dict[str, str]:
     """Write ``config.json``, ``model.safetensors`` and the tokenizer of ``gguf`` into ``target``.
@@ -45,6 +57,7 @@ def convert_file(gguf: Path, target: Path, progress: OnProgress) -> dict[str, st
         config = _config(gguf, names.architecture)
         progress(Progress("converting", "tokenizer", 0.10))
         tokenizer = transformers.AutoTokenizer.from_pretrained(str(gguf.parent), gguf_file=gguf.name)
+        names.correct(tokenizer)
         dtype = torch.float32 if names.parameters <= FLOAT32_PARAMETERS else torch.bfloat16
         require(
             names.parameters * dtype.itemsize,
@@ -75,6 +88,21 @@ def check_magic(gguf: Path) -> None:
         raise _broken(gguf, "it does not start with a GGUF header")
 
 
+def _splitting(pre: str) -> Any | None:
+    """How a byte-level vocabulary's text is cut before merging, as the models' own tokenizers do it."""
+    from tokenizers import Regex, pre_tokenizers
+
+    if pre == "smollm":
+        digits = pre_tokenizers.Digits(individual_digits=True)
+        return pre_tokenizers.Sequence([digits, pre_tokenizers.ByteLevel(add_prefix_space=False)])
+    if pre in SPLITS:
+        words = pre_tokenizers.Split(Regex(SPLITS[pre]), behavior="isolated")
+        return pre_tokenizers.Sequence(
+            [words, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+        )
+    return None
+
+
 class _Header:
     """What is needed of the header beyond what transformers reads."""
 
@@ -83,7 +111,22 @@ class _Header:
         split = reader.get_field("split.count")
         self.architecture = str(field.contents()) if field else "unknown"
         self.split_count = int(split.contents()) if split else 1
+        pre = reader.get_field("tokenizer.ggml.pre")
+        self._pre = str(pre.contents()) if pre else ""
+        self._tokens = {
+            kind: reader.get_field(f"tokenizer.ggml.{key}_token_id") for kind, key in SPECIAL_TOKENS
+        }
         self.parameters = sum(int(tensor.n_elements) for tensor in reader.tensors)
+
+    def correct(self, tokenizer: Any) -> None:
+        """Put right what versions of transformers leave out or mix up: special tokens, splitting, spaces."""
+        for kind, field in self._tokens.items():
+            if field is not None:
+                setattr(tokenizer, kind, tokenizer.convert_ids_to_tokens(int(field.contents())))
+        tokenizer.clean_up_tokenization_spaces = False
+        split = _splitting(self._pre)
+        if split is not None:
+            tokenizer.backend_tokenizer.pre_tokenizer = split
 
 
 @contextlib.contextmanager

@@ -15,11 +15,12 @@ HIDDEN, INNER, LAYERS, HEADS, KV_HEADS = 64, 128, 2, 4, 2
 
 
 def write_gguf(
-    path: Path, architecture: str = "llama", seed: int = 0, skip: str = "", parts: int = 0
+    path: Path, architecture: str = "llama", seed: int = 0, skip: str = "", parts: int = 0, pre: str = ""
 ) -> None:
     """A two-layer Llama with tied embeddings; matrices are Q4_1, norms float32.
 
-    ``skip`` leaves a tensor out; ``parts`` claims to be one of so many files.
+    ``skip`` leaves a tensor out; ``parts`` claims to be one of so many files; ``pre`` names how text
+    is split.
     """
     import gguf
 
@@ -42,6 +43,8 @@ def write_gguf(
     writer.add_bos_token_id(VOCABULARY.index("<|im_start|>"))
     writer.add_eos_token_id(VOCABULARY.index("<|im_end|>"))
     writer.add_chat_template(TEMPLATE)
+    if pre:
+        writer.add_tokenizer_pre(pre)
     if parts:
         writer.add_uint16("split.count", parts)
 

@@ -84,9 +84,32 @@ def test_the_converted_folder_loads_with_its_chat_template(
     assert loaded.eos_token_ids == {VOCABULARY.index("<|im_end|>")}
     assert loaded.max_model_len == 256
     assert "quantization_config" not in json.loads((folder / "config.json").read_text())
-    assert "<|im_start|>" in AutoTokenizer.from_pretrained(folder).chat_template
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    assert "<|im_start|>" in tokenizer.chat_template
+    assert (tokenizer.bos_token, tokenizer.eos_token) == ("<|im_start|>", "<|im_end|>")
     logits = loaded.model(torch.tensor([[1, 2, 3]])).logits
     assert torch.isfinite(logits).all()
+
+
+@pytest.mark.parametrize(
+    ("pre", "pieces"),
+    [
+        ("smollm", ["a", "ĠĠ", "1", "2", "3", "4"]),
+        ("llama-bpe", ["a", "Ġ", "Ġ", "123", "4"]),
+        ("qwen2", ["a", "Ġ", "Ġ", "1", "2", "3", "4"]),
+    ],
+)
+def test_text_is_split_as_the_files_header_says(
+    cache: Path, tmp_path: Path, pre: str, pieces: list[str]
+) -> None:
+    from transformers import AutoTokenizer
+
+    path = tmp_path / "tiny.gguf"
+    write_gguf(path, pre=pre)
+    tokenizer = AutoTokenizer.from_pretrained(resolve(str(path)).path)
+    split = tokenizer.backend_tokenizer.pre_tokenizer.pre_tokenize_str("a  1234")
+    assert [piece for piece, _ in split] == pieces
+    assert not tokenizer.clean_up_tokenization_spaces
 
 
 def test_progress_rises_tensor_by_tensor_to_one(converted_once: tuple[Path, list[Progress]]) -> None:
