@@ -37,10 +37,10 @@ def row_keys(seeds: Tensor, positions: Tensor) -> Tensor:
     return torch.stack((bits, bits >> 32), dim=1).to(torch.int32)
 
 
-def random_bits(keys: Tensor, ids: Tensor) -> Tensor:
-    """32 random bits for every token of every row: int32 keys [n, 2], int32 ids [V] -> int32 [n, V]."""
+def random_bits(keys: Tensor, ids: Tensor, scratch: Tensor | None = None) -> Tensor:
+    """32 random bits for tokens of every row: int32 keys [n, 2], int32 ids [V] or [n, V] -> int32 [n, V]."""
     bits = ids ^ keys[:, :1]
-    scratch = torch.empty_like(bits)
+    scratch = torch.empty_like(bits) if scratch is None else scratch
     _fold(bits, scratch, 16).mul_(_MIX_32[0])
     bits ^= keys[:, 1:]  # behind a round, so that no two rows can be reorderings of the same numbers
     _fold(bits, scratch, 15).mul_(_MIX_32[1])
@@ -53,9 +53,14 @@ def log_exponential(keys: Tensor, ids: Tensor) -> Tensor:
     The argmax of ``logits - log_exponential`` is a draw from the softmax of the logits (the Gumbel-max
     trick). Draws are finite: uniform numbers keep full relative precision towards 0, where the largest
     Gumbel values come from, and stay below 1.
+
+    Args:
+        keys: int32 [n, 2] of ``row_keys``.
+        ids: int32, [V] for all rows or [n, V].
     """
-    bits = random_bits(keys, ids).bitwise_and_(0x7FFFFFFF)
-    uniform = bits.to(torch.float32).add_(0.5).mul_(2.0**-31).clamp_(max=1.0 - 2.0**-24)
+    uniform = torch.empty(keys.shape[0], ids.shape[-1], device=ids.device)
+    uniform.copy_(random_bits(keys, ids, uniform.view(torch.int32)).bitwise_and_(0x7FFFFFFF))
+    uniform.add_(0.5).mul_(2.0**-31).clamp_(max=1.0 - 2.0**-24)
     return uniform.neg_().log1p_().neg_().log_()
 
 

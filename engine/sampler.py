@@ -1,10 +1,11 @@
 """Sampling on the device: logits to token ids, every row with its own parameters.
 
 Per row, in this order: penalties, temperature, top-k, top-p over what top-k left, min-p against the
-most likely token. All filters become one threshold per row, and the token is the argmax of the logits
-above it plus noise. ``sample`` reads nothing back and has no shape that depends on data, so it can be
-captured in a CUDA graph; what a batch needs at all is decided on the host, in ``SamplingBatch``.
-A row's token depends on its own logits and parameters only, never on the rows beside it.
+most likely token. What remains is everything above one threshold; the token is the argmax of logits
+plus noise there. Rows with a small top-k are drawn from their few sorted candidates, all others from
+the whole vocabulary. ``sample`` reads nothing back and has no shape that depends on data, so it can be
+captured in a CUDA graph; what a batch needs at all is decided on the host, in ``SamplingBatch``. A row's
+token depends on its own logits and parameters only, never on the rows beside it.
 """
 
 from collections import Counter
@@ -19,9 +20,12 @@ from engine.noise import log_exponential, row_keys
 from engine.request import Request, SamplingParams
 
 GREEDY_BELOW = 1e-5  # temperatures below differ from greedy by less than float32 logits can tell
-SORTED_TOP_K = 512  # up to here top-k sorts; beyond, and for top-p alone, selecting by digits is faster
+SORTED_TOP_K = 255  # up to here top-k sorts; beyond, and for top-p alone, selecting by digits is faster
+SPARE_CANDIDATES = 16  # 16-bit logits tie often; equals of the last of top-k beyond these are cut
 MASS_BITS = 40  # probability mass is counted in integers, so that sums do not depend on their order
+INFINITY_BITS = 0x7F800000
 NO_TOKEN = -1
+ARGMAX_BLOCK = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +46,7 @@ class Penalties:
 class SamplingBatch:
     """Parameters of a batch as columns; row i belongs to request i."""
 
-    greedy: Tensor  # bool [n]
+    greedy: Tensor  # bool [n, 1]
     temperature: Tensor  # float32 [n, 1], 1 in greedy rows
     top_k: Tensor  # int64 [n, 1], 0 is off
     top_p: Tensor  # float64 [n, 1]
@@ -50,12 +54,10 @@ class SamplingBatch:
     seed: Tensor  # int64 [n]
     position: Tensor  # int64 [n]
     penalties: Penalties | None
-    all_greedy: bool
-    sorted_k: int  # columns to sort, 0 for none
-    select_k: bool  # a top-k too large to sort
-    select_p: bool  # a top-p that is not bounded by a sorted top-k
-    any_top_p: bool
-    any_min_p: bool
+    candidates: int  # columns for rows that are drawn from sorted candidates; 0 without such rows
+    whole: bool  # rows are drawn from the whole vocabulary
+    select_k: bool  # some of those have a top-k
+    select_p: bool  # some of those have a top-p
     logprobs: int  # most alternatives that any row wants
 
     @classmethod
@@ -64,7 +66,8 @@ class SamplingBatch:
         params = [request.params for request in requests]
         greedy = [_is_greedy(p) for p in params]
         drawn = [p for p, still in zip(params, greedy) if not still]
-        sorted_k = max((p.top_k for p in drawn if p.top_k <= SORTED_TOP_K), default=0)
+        whole = [p for p in drawn if not 0 < p.top_k <= SORTED_TOP_K]
+        top_k = max((p.top_k for p in drawn if p.top_k <= SORTED_TOP_K), default=0)
         device = _sampling_device(device)
         reals = _columns(
             [
@@ -86,7 +89,7 @@ class SamplingBatch:
             device,
         )
         return cls(
-            greedy=ids[0].bool(),
+            greedy=ids[0].bool()[:, None],
             temperature=reals[0].float()[:, None],
             top_k=ids[1][:, None],
             top_p=reals[1][:, None],
@@ -94,12 +97,11 @@ class SamplingBatch:
             seed=ids[2],
             position=ids[3],
             penalties=_penalties(requests, device) if any(map(_penalised, params)) else None,
-            all_greedy=not drawn,
-            sorted_k=min(vocab_size, 1 << (sorted_k - 1).bit_length()) if sorted_k else 0,
-            select_k=any(p.top_k > SORTED_TOP_K for p in drawn),
-            select_p=any(p.top_p < 1.0 and not 0 < p.top_k <= SORTED_TOP_K for p in drawn),
-            any_top_p=any(p.top_p < 1.0 for p in drawn),
-            any_min_p=any(p.min_p > 0.0 for p in drawn),
+            # Some more than top_k, so that tokens as likely as the last one are candidates too.
+            candidates=min(vocab_size, 1 << (top_k + SPARE_CANDIDATES - 1).bit_length()) if top_k else 0,
+            whole=bool(whole),
+            select_k=any(p.top_k > 0 for p in whole),
+            select_p=any(p.top_p < 1.0 for p in whole),
             logprobs=max((p.logprobs for p in params), default=0),
         )
 
@@ -146,12 +148,21 @@ def sample(logits: Tensor, batch: SamplingBatch) -> Sampled:
     """
     logits = logits.to(device=batch.greedy.device, dtype=torch.float32)
     scores = logits if batch.penalties is None else _penalise(logits, batch.penalties)
-    if batch.all_greedy:
-        highest, tokens = scores.max(dim=-1)
-    else:
-        highest = scores.amax(dim=-1)
-        tokens = _draw(scores.sub(highest[:, None]).div_(batch.temperature), batch)
-    tokens = tokens.masked_fill(~highest.isfinite(), NO_TOKEN)
+    best = _argmax(scores)
+    highest = scores.gather(1, best)
+    tokens = best
+    if batch.whole or batch.candidates:
+        keys = row_keys(batch.seed, batch.position)
+        settled = batch.greedy
+        if batch.candidates:
+            here = (batch.top_k > 0) & (batch.top_k <= SORTED_TOP_K)
+            drawn = _draw_candidate(scores, highest, best, keys, batch)
+            tokens = torch.where(here & ~batch.greedy, drawn, tokens)
+            settled = here | settled
+        if batch.whole:
+            drawn = _draw_any(scores, highest, best, keys, batch)
+            tokens = torch.where(settled, tokens, drawn)
+    tokens = tokens.masked_fill(~highest.isfinite(), NO_TOKEN)[:, 0]
     if not batch.logprobs:
         return Sampled(tokens)
     all_logprobs = logits.log_softmax(dim=-1)
@@ -160,75 +171,64 @@ def sample(logits: Tensor, batch: SamplingBatch) -> Sampled:
     return Sampled(tokens, chosen, top.indices, top.values)
 
 
-def _draw(scaled: Tensor, batch: SamplingBatch) -> Tensor:
-    """Token ids, int64 [n], from logits over temperature whose maximum is 0."""
-    lowest, single = _thresholds(scaled, batch)
-    ids = _token_ids(scaled.shape[1], scaled.device)
-    noise = log_exponential(row_keys(batch.seed, batch.position), ids)
-    noise *= ~(batch.greedy | single)[:, None]  # without noise the argmax is the most likely token
-    drawn = torch.sub(scaled, noise, out=noise)
-    if lowest is not None:
-        drawn.masked_fill_(scaled < lowest, -torch.inf)
-    return drawn.argmax(dim=-1)
+# --- drawing ---------------------------------------------------------------------------------------
 
 
-# --- filters ---------------------------------------------------------------------------------------
+def _draw_candidate(
+    scores: Tensor, highest: Tensor, best: Tensor, keys: Tensor, batch: SamplingBatch
+) -> Tensor:
+    """Tokens of rows with a small top-k, int64 [n, 1]; other rows hold anything.
+
+    ``best`` are the most likely tokens; of equals the first, which a sort does not promise.
+    """
+    values, ids = scores.topk(batch.candidates, dim=-1)
+    scaled = values.sub_(highest).div_(batch.temperature)
+    last = batch.top_k.clamp(1, batch.candidates) - 1
+    columns = torch.arange(batch.candidates, device=scaled.device)
+    mass = _mass(scaled).masked_fill_(columns > last, 0).cumsum(dim=-1)
+    wanted = _wanted(mass[:, -1:], batch.top_p)
+    last = torch.minimum(last, (mass < wanted).sum(dim=-1, keepdim=True))
+    lowest = torch.maximum(scaled.gather(1, last), batch.min_p.log())
+    drawn = scaled.sub(log_exponential(keys, ids.to(torch.int32)))
+    drawn.masked_fill_(scaled < lowest, -torch.inf)
+    return torch.where(last > 0, ids.gather(1, drawn.argmax(dim=-1, keepdim=True)), best)
 
 
-def _thresholds(scaled: Tensor, batch: SamplingBatch) -> tuple[Tensor | None, Tensor]:
-    """The lowest value that may be drawn, float32 [n, 1], and rows where only the best may, bool [n].
+def _draw_any(scores: Tensor, highest: Tensor, best: Tensor, keys: Tensor, batch: SamplingBatch) -> Tensor:
+    """Tokens of rows that are drawn from the whole vocabulary, int64 [n, 1]; other rows hold anything."""
+    scaled = scores.sub(highest).div_(batch.temperature)
+    lowest = batch.min_p.log()  # min_p 0 is minus infinity: no bound
+    alone: Tensor | None = None
+    if batch.select_k or batch.select_p:
+        bound, alone = _bound(scaled, batch)
+        lowest = torch.maximum(lowest, bound)
+    drawn = log_exponential(keys, _token_ids(scaled.shape[1], scaled.device))
+    torch.sub(scaled, drawn, out=drawn).masked_fill_(scaled < lowest, -torch.inf)
+    tokens = _argmax(drawn)
+    return tokens if alone is None else torch.where(alone, best, tokens)
+
+
+def _bound(scaled: Tensor, batch: SamplingBatch) -> tuple[Tensor, Tensor]:
+    """The lowest value inside top-k and top-p, float32 [n, 1], and rows of one token, bool [n, 1].
 
     ``scaled`` is logits over temperature with a maximum of 0. Values equal to the lowest all stay.
     """
-    lowest: Tensor | None = None
-    single = torch.zeros_like(batch.greedy)
-    if batch.sorted_k:
-        lowest, single = _sorted_threshold(scaled, batch)
-    if batch.select_k or batch.select_p:
-        selected, alone = _selected_threshold(scaled, batch)
-        lowest = selected if lowest is None else torch.maximum(lowest, selected)
-        single = single | alone
-    if batch.any_min_p:
-        relative = batch.min_p.log()  # min_p 0 is minus infinity: no bound
-        lowest = relative if lowest is None else torch.maximum(lowest, relative)
-    return lowest, single
-
-
-def _sorted_threshold(scaled: Tensor, batch: SamplingBatch) -> tuple[Tensor, Tensor]:
-    """Rows with a small top-k: top-k and top-p over the sorted best; no bound for the other rows."""
-    best = scaled.topk(batch.sorted_k, dim=-1).values
-    here = (batch.top_k > 0) & (batch.top_k <= SORTED_TOP_K)
-    last = batch.top_k.clamp(1, best.shape[1]) - 1
-    single = torch.zeros_like(batch.greedy)
-    if batch.any_top_p:
-        columns = torch.arange(best.shape[1], device=best.device)
-        mass = _mass(best).masked_fill_(columns > last, 0).cumsum(dim=-1)
-        wanted = _wanted(mass[:, -1:], batch.top_p)
-        last = torch.minimum(last, (mass < wanted).sum(dim=-1, keepdim=True))
-        single = (here & (mass[:, :1] >= wanted))[:, 0]
-    return best.gather(1, last).masked_fill_(~here, -torch.inf), single
-
-
-def _selected_threshold(scaled: Tensor, batch: SamplingBatch) -> tuple[Tensor, Tensor]:
-    """Rows with a large top-k, or top-p without a small one; no bound for the other rows."""
     # Not negative, so its bits order like its value: 0 is the most likely token.
     distance = scaled.abs().view(torch.int32)
-    farthest = torch.full_like(batch.top_k, torch.iinfo(torch.int32).max, dtype=torch.int32)
+    farthest = torch.full_like(batch.top_k, INFINITY_BITS, dtype=torch.int32)
     if batch.select_k:
-        here = batch.top_k > SORTED_TOP_K
         nearest = _select(distance, torch.ones_like(distance, dtype=torch.int64), batch.top_k)
-        farthest = torch.where(here, nearest, farthest)
-    single = torch.zeros_like(batch.greedy)
+        farthest = torch.where(batch.top_k > 0, nearest.clamp_(max=INFINITY_BITS), farthest)
+    alone = torch.zeros_like(batch.top_k, dtype=torch.bool)
     if batch.select_p:
-        here = (batch.top_p < 1.0) & ((batch.top_k == 0) | (batch.top_k > SORTED_TOP_K))
         mass = _mass(scaled)
         if batch.select_k:
             mass.masked_fill_(distance > farthest, 0)
         wanted = _wanted(mass.sum(dim=-1, keepdim=True), batch.top_p)
-        farthest = torch.where(here, torch.minimum(farthest, _select(distance, mass, wanted)), farthest)
-        single = (here & (wanted <= 1 << MASS_BITS))[:, 0]
-    bound = farthest.clamp(max=0x7F800000).view(torch.float32)  # at most infinity
-    return -bound, single
+        nearest = torch.minimum(farthest, _select(distance, mass, wanted))
+        farthest = torch.where(batch.top_p < 1.0, nearest, farthest)
+        alone = (batch.top_p < 1.0) & (wanted <= 1 << MASS_BITS)
+    return -farthest.view(torch.float32), alone
 
 
 def _select(keys: Tensor, weights: Tensor, wanted: Tensor) -> Tensor:
@@ -244,11 +244,12 @@ def _select(keys: Tensor, weights: Tensor, wanted: Tensor) -> Tensor:
     """
     found = wanted.new_zeros(wanted.shape, dtype=torch.int32)
     digits = torch.empty_like(keys)
+    columns = torch.empty_like(keys, dtype=torch.int64)
     for shift, bits in ((20, 11), (10, 10), (0, 10)):
         size = 1 << bits
         # Column 0 takes all keys below those that start with ``found``, the last one all above.
         torch.bitwise_right_shift(keys, shift, out=digits)
-        columns = digits.sub_((found << bits) - 1).clamp_(0, size + 1).to(torch.int64)
+        columns.copy_(digits.sub_((found << bits) - 1).clamp_(0, size + 1))
         sums = weights.new_zeros(keys.shape[0], size + 2).scatter_add_(1, columns, weights)
         digit = (sums.cumsum(dim=-1)[:, 1:-1] < wanted).sum(dim=-1, keepdim=True)
         found = (found << bits) | digit.clamp_(max=size - 1).to(torch.int32)
@@ -263,6 +264,20 @@ def _mass(scaled: Tensor) -> Tensor:
 def _wanted(total: Tensor, top_p: Tensor) -> Tensor:
     """Mass that the kept tokens must reach, at least 1."""
     return (total.to(torch.float64) * top_p).ceil_().to(torch.int64).clamp_(min=1)
+
+
+def _argmax(values: Tensor) -> Tensor:
+    """The first column of the highest value, int64 [n, 1].
+
+    On the CPU ``amax`` is many times faster than ``argmax``, so blocks are compared first.
+    """
+    rows, columns = values.shape
+    if values.is_cuda or columns % ARGMAX_BLOCK:
+        return values.argmax(dim=-1, keepdim=True)
+    blocks = values.reshape(rows, -1, ARGMAX_BLOCK)
+    block = blocks.amax(dim=-1).argmax(dim=-1)[:, None]
+    inside = blocks.gather(1, block[:, :, None].expand(-1, -1, ARGMAX_BLOCK))[:, 0].argmax(dim=-1)
+    return block * ARGMAX_BLOCK + inside[:, None]
 
 
 def _penalise(logits: Tensor, penalties: Penalties) -> Tensor:

@@ -11,7 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from engine.noise import log_exponential, random_bits, row_keys
 from engine.request import Request, SamplingParams
-from engine.sampler import NO_TOKEN, SORTED_TOP_K, Sampled, SamplingBatch, _penalise, _select, sample
+from engine.sampler import NO_TOKEN, SORTED_TOP_K, Sampled, SamplingBatch, _argmax, _penalise, _select, sample
 
 CPU = torch.device("cpu")
 VOCAB = 1000
@@ -225,6 +225,22 @@ def test_only_tokens_inside_top_k_and_top_p_are_drawn(top_k: int, top_p: float):
     assert len(drawn) > min(len(allowed), 40) * 0.7
 
 
+@pytest.mark.parametrize("top_k", [3, SORTED_TOP_K + 1])
+def test_tokens_as_likely_as_the_last_of_top_k_stay(top_k: int):
+    logits = torch.arange(VOCAB, 0, -1).float()
+    logits[top_k - 2 : top_k + 3] = logits[top_k - 1]
+    drawn = set(draws(logits, 4_000, top_k=top_k, temperature=100.0).tolist())
+    assert drawn & set(range(top_k, top_k + 3)) == set(range(top_k, top_k + 3))
+    assert max(drawn) == top_k + 2
+
+
+@pytest.mark.parametrize("columns", [1, 63, 64, 128, 640, 1000])
+def test_argmax_is_the_first_of_equals(columns: int):
+    values = torch.randint(0, 4, (50, columns), generator=torch.Generator().manual_seed(1)).float()
+    expected = [row.index(max(row)) for row in values.tolist()]
+    assert _argmax(values)[:, 0].tolist() == expected
+
+
 # --- one row's business --------------------------------------------------------------------------------
 
 MANY = [
@@ -247,6 +263,8 @@ def test_a_row_gives_the_same_token_alone_and_in_any_batch(seed: int):
     rng = random.Random(seed)
     torch.manual_seed(seed)
     logits = torch.randn(len(MANY), VOCAB) * rng.choice([0.3, 1.0, 4.0])
+    if seed % 2:
+        logits = logits.mul(32).round().div(32)  # with ties
     rows = [
         request(seed * 100 + row, [rng.randrange(VOCAB) for _ in range(rng.randrange(9))], **params)
         for row, params in enumerate(MANY)
