@@ -8,8 +8,6 @@ captured in a CUDA graph; what a batch needs at all is decided on the host, in `
 token depends on its own logits and parameters only, never on the rows beside it.
 """
 
-from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -17,93 +15,14 @@ import torch
 from torch import Tensor
 
 from engine.noise import log_exponential, row_keys
-from engine.request import Request, SamplingParams
+from engine.sampling_batch import SORTED_TOP_K, Penalties, SamplingBatch
 
-GREEDY_BELOW = 1e-5  # temperatures below differ from greedy by less than float32 logits can tell
-SORTED_TOP_K = 255  # up to here top-k sorts; beyond, and for top-p alone, selecting by digits is faster
-SPARE_CANDIDATES = 16  # 16-bit logits tie often; equals of the last of top-k beyond these are cut
+__all__ = ["NO_TOKEN", "Sampled", "SamplingBatch", "sample"]
+
 MASS_BITS = 40  # probability mass is counted in integers, so that sums do not depend on their order
 INFINITY_BITS = 0x7F800000
 NO_TOKEN = -1
 ARGMAX_BLOCK = 64
-
-
-@dataclass(frozen=True, slots=True)
-class Penalties:
-    """The tokens that each row has seen, once each, and how it penalises them.
-
-    Rows are padded to the same width with repetitions of an entry, which write the same value again.
-    """
-
-    ids: Tensor  # int64 [n, m]: in prompt or output
-    counts: Tensor  # float32 [n, m]: times in the output
-    repetition: Tensor  # float32 [n, 1]
-    presence: Tensor  # float32 [n, 1]
-    frequency: Tensor  # float32 [n, 1]
-
-
-@dataclass(frozen=True, slots=True)
-class SamplingBatch:
-    """Parameters of a batch as columns; row i belongs to request i."""
-
-    greedy: Tensor  # bool [n, 1]
-    temperature: Tensor  # float32 [n, 1], 1 in greedy rows
-    top_k: Tensor  # int64 [n, 1], 0 is off
-    top_p: Tensor  # float64 [n, 1]
-    min_p: Tensor  # float32 [n, 1]
-    seed: Tensor  # int64 [n]
-    position: Tensor  # int64 [n]
-    penalties: Penalties | None
-    candidates: int  # columns for rows that are drawn from sorted candidates; 0 without such rows
-    whole: bool  # rows are drawn from the whole vocabulary
-    select_k: bool  # some of those have a top-k
-    select_p: bool  # some of those have a top-p
-    logprobs: int  # most alternatives that any row wants
-
-    @classmethod
-    def of(cls, requests: Sequence[Request], device: torch.device, vocab_size: int) -> "SamplingBatch":
-        """Columns for the next token of each request; two copies to the device, more with penalties."""
-        params = [request.params for request in requests]
-        greedy = [_is_greedy(p) for p in params]
-        drawn = [p for p, still in zip(params, greedy) if not still]
-        whole = [p for p in drawn if not 0 < p.top_k <= SORTED_TOP_K]
-        top_k = max((p.top_k for p in drawn if p.top_k <= SORTED_TOP_K), default=0)
-        device = _sampling_device(device)
-        reals = _columns(
-            [
-                [1.0 if still else p.temperature for p, still in zip(params, greedy)],
-                [p.top_p for p in params],
-                [p.min_p for p in params],
-            ],
-            torch.float64,
-            device,
-        )
-        ids = _columns(
-            [
-                greedy,
-                [p.top_k for p in params],
-                [request.seed for request in requests],
-                [request.num_tokens for request in requests],
-            ],
-            torch.int64,
-            device,
-        )
-        return cls(
-            greedy=ids[0].bool()[:, None],
-            temperature=reals[0].float()[:, None],
-            top_k=ids[1][:, None],
-            top_p=reals[1][:, None],
-            min_p=reals[2].float()[:, None],
-            seed=ids[2],
-            position=ids[3],
-            penalties=_penalties(requests, device) if any(map(_penalised, params)) else None,
-            # Some more than top_k, so that tokens as likely as the last one are candidates too.
-            candidates=min(vocab_size, 1 << (top_k + SPARE_CANDIDATES - 1).bit_length()) if top_k else 0,
-            whole=bool(whole),
-            select_k=any(p.top_k > 0 for p in whole),
-            select_p=any(p.top_p < 1.0 for p in whole),
-            logprobs=max((p.logprobs for p in params), default=0),
-        )
 
 
 @dataclass(slots=True)
@@ -287,66 +206,6 @@ def _penalise(logits: Tensor, penalties: Penalties) -> Tensor:
     seen -= penalties.frequency * penalties.counts
     seen -= penalties.presence * (penalties.counts > 0)
     return logits.scatter(1, penalties.ids, seen)
-
-
-# --- host side -------------------------------------------------------------------------------------
-
-
-def _is_greedy(params: SamplingParams) -> bool:
-    return params.temperature < GREEDY_BELOW or params.top_k == 1 or params.min_p == 1.0
-
-
-def _penalised(params: SamplingParams) -> bool:
-    return (
-        params.repetition_penalty != 1.0 or params.presence_penalty != 0.0 or params.frequency_penalty != 0.0
-    )
-
-
-def _penalties(requests: Sequence[Request], device: torch.device) -> Penalties:
-    """Columns of what each penalised row has seen; prompt and output stay apart."""
-    params = [request.params for request in requests]
-    reals = _columns(
-        [
-            [p.repetition_penalty for p in params],
-            [p.presence_penalty for p in params],
-            [p.frequency_penalty for p in params],
-        ],
-        torch.float32,
-        device,
-    )
-    seen = [_seen(request) if _penalised(request.params) else {0: 0} for request in requests]
-    longest = max(map(len, seen))
-    width = 1 << (longest - 1).bit_length()
-    ids = [_padded(list(row), width) for row in seen]
-    counts = [_padded(list(row.values()), width) for row in seen]
-    repetition, presence, frequency = (column[:, None] for column in reals)
-    return Penalties(
-        _columns(ids, torch.int64, device),
-        _columns(counts, torch.float32, device),
-        repetition,
-        presence,
-        frequency,
-    )
-
-
-def _padded(values: list[int], width: int) -> list[int]:
-    return values + values[:1] * (width - len(values))
-
-
-def _seen(request: Request) -> dict[int, int]:
-    """Every token of prompt and output with its count in the output."""
-    return dict.fromkeys(request.prompt_ids, 0) | Counter(request.output_ids)
-
-
-def _columns(columns: list[list], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """One copy for several columns; pinned, so that the host does not wait for it."""
-    host = torch.tensor(columns, dtype=dtype, pin_memory=device.type == "cuda")
-    return host.to(device, non_blocking=True)
-
-
-def _sampling_device(device: torch.device) -> torch.device:
-    """Metal has neither float64 nor 64-bit scatter; there the logits come to the CPU."""
-    return torch.device("cpu") if device.type == "mps" else device
 
 
 @lru_cache(maxsize=8)

@@ -11,7 +11,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from engine.noise import log_exponential, random_bits, row_keys
 from engine.request import Request, SamplingParams
-from engine.sampler import NO_TOKEN, SORTED_TOP_K, Sampled, SamplingBatch, _argmax, _penalise, _select, sample
+from engine.sampler import NO_TOKEN, Sampled, _argmax, _penalise, _select, sample
+from engine.sampling_batch import SORTED_TOP_K, SamplingBatch
 
 CPU = torch.device("cpu")
 VOCAB = 1000
