@@ -39,17 +39,17 @@ KEYS = [
 ]
 
 PALETTE = Key("palette", "ctrl+p", "app.command_palette", "all commands", "App")
-QUIT = Key("quit", "ctrl+c", "app.interrupt", "copy the selection; twice: quit", "App")
+QUIT = Key("quit", "ctrl+c", "app.interrupt", "copy the selection; twice quits", "App")
 
 # What the prompt and the transcript take for themselves: fixed, for the help screen.
 PROMPT_KEYS = [
     ("Enter", "send"),
-    ("^j", "new line (also Shift+Enter, Alt+Enter)"),
-    ("↑ ↓", "earlier prompts, on the first or last row"),
-    ("^w  ^u  ^k", "delete word, to start, to end of line"),
-    ("^/  ^y", "undo, redo"),
-    ("PgUp PgDn", "scroll the answer (also the wheel)"),
-    ("Alt+↑ Alt+↓", "scroll by one row"),
+    ("^j", "new line (or Shift/Alt+Enter)"),
+    ("↑ ↓", "earlier prompts"),
+    ("^w ^u ^k", "delete a word, to start, to end"),
+    ("^/ ^y", "undo, redo"),
+    ("PgUp PgDn", "scroll (or the wheel)"),
+    ("Alt+↑ ↓", "scroll by one row"),
     ("^Home ^End", "start, end and follow"),
     ("Alt+1…9", "go to chat 1…9"),
 ]

@@ -16,7 +16,7 @@ Phase = Literal["loading", "ready", "failed"]
 Severity = Literal["information", "warning", "error"]
 Subscriber = Callable[[str], None]
 
-TITLE_LENGTH = 28
+TITLE_LENGTH = 60
 
 
 @dataclass(frozen=True, slots=True)

@@ -330,3 +330,47 @@ async def test_no_timer_runs_while_nothing_changes() -> None:
         await wait_until(lambda: not app._frame_timer._active.is_set())  # type: ignore[union-attr]
         assert app._gpu_timer is not None
         assert not app._gpu_timer._active.is_set()
+
+
+async def test_the_card_is_read_while_the_engine_runs_on_it_and_only_then() -> None:
+    client = ScriptedClient("x", hold=True)
+    async with running(client, size=(120, 40)) as (app, _):
+        client.become_ready(device="cuda:0", device_uuid="GPU-00000000-0000-0000-0000-000000000000")
+        timer = app._gpu_timer
+        assert timer is not None
+        await wait_until(timer._active.is_set)
+        first = app.gpu_reading
+        await wait_until(lambda: app.gpu_reading is not first)
+        client.fail()
+        await wait_until(lambda: not timer._active.is_set())
+
+
+async def test_a_click_focuses_the_chat_of_that_pane_and_of_that_tab() -> None:
+    async with running(ScriptedClient("x"), size=(160, 48)) as (app, pilot):
+        first = app.state.focused
+        await pilot.press("ctrl+n")
+        second = app.state.focused
+        await wait_until(lambda: len(app.main.visible_panes) == 2)
+        await pilot.pause()
+        await pilot.click(app.main.visible_panes[0].transcript, offset=(5, 5))
+        await wait_until(lambda: app.state.focused == first)
+        await pilot.click(app.main.session_bar, offset=(22, 0))
+        await wait_until(lambda: app.state.focused == second)
+        assert (await pane_of(app)).session is app.state.current
+
+
+async def test_the_scroll_bar_can_be_dragged() -> None:
+    client = ScriptedClient("line\n\n" * 200, rate=1e6)
+    async with running(client, size=(80, 24)) as (app, pilot):
+        await ask(app, pilot, "go")
+        await wait_until(lambda: not app.state.current.busy)
+        transcript = (await pane_of(app)).transcript
+        await wait_until(lambda: transcript.max_scroll_y > 100)
+        right = transcript.size.width - 1
+        await pilot.mouse_down(transcript, offset=(right, 5))
+        await wait_until(lambda: 0 < transcript.scroll_y < transcript.max_scroll_y)
+        assert not transcript.following
+        await pilot.hover(transcript, offset=(right, transcript.size.height - 1))
+        await pilot.mouse_up(transcript, offset=(right, transcript.size.height - 1))
+        await wait_until(lambda: transcript.following)
+        assert app.mouse_captured is None

@@ -27,7 +27,7 @@ class Ask(ModalScreen[bool]):
         with Vertical(id="box"):
             yield Static(self._question, markup=False)
             with Horizontal(id="buttons"):
-                yield Button(f"{self._yes} (y)", id="yes", variant="error")
+                yield Button(f"{self._yes} (y)", id="yes")
                 yield Button("Keep it (n)", id="no")
 
     def on_mount(self) -> None:

@@ -1,5 +1,6 @@
 """The help screen: all keys and what the marks mean."""
 
+from rich.table import Table
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding
@@ -45,33 +46,34 @@ class HelpScreen(ModalScreen[None]):
 
     def _write(self) -> None:
         self.set_class(self.size.width >= TWO_COLUMNS, "-wide")
-        variables = self.app.theme_variables
-        key_style = f"bold {variables['footer-key-foreground']}"
-        heading = f"bold {variables['secondary']}"
-        left = Text()
         now = bound_keys(self.app.screen_stack[0])
+        left = self._table()
         for group in ("Chats", "Engine", "View", "App"):
             rows = [
                 (now[key.id][0] if key.id in now else short_key(key.keys.split(",")[0]), key.label)
                 for key in [*KEYS, PALETTE, QUIT]
                 if key.group == group
             ]
-            _section(left, group, rows, heading, key_style)
-        right = Text()
-        _section(right, "Prompt", PROMPT_KEYS, heading, key_style)
+            self._section(left, group, rows)
+        right = self._table()
+        self._section(right, "Prompt", PROMPT_KEYS)
         marks = [(mark, MARK_WORDS[name]) for name, (mark, _) in MARKS.items()]
-        _section(right, "Marks", [*marks, ("*", "something new to read")], heading, key_style)
+        self._section(right, "Marks", [*marks, ("*", "something new to read")])
         self.query_one("#left", Static).update(left)
         self.query_one("#right", Static).update(right)
 
+    def _table(self) -> Table:
+        table = Table.grid(padding=(0, 2, 0, 0))
+        table.add_column(no_wrap=True, style=f"bold {self.app.theme_variables['footer-key-foreground']}")
+        table.add_column()
+        return table
+
+    def _section(self, table: Table, title: str, rows: list[tuple[str, str]]) -> None:
+        if table.row_count:
+            table.add_row()
+        table.add_row(Text(title, style=f"bold {self.app.theme_variables['secondary']}"))
+        for key, label in rows:
+            table.add_row(Text(f"  {key}"), Text(label))
+
     def action_close(self) -> None:
         self.dismiss(None)
-
-
-def _section(text: Text, title: str, rows: list[tuple[str, str]], heading: str, key_style: str) -> None:
-    if text:
-        text.append("\n")
-    text.append(f"{title}\n", style=heading)
-    for key, label in rows:
-        text.append(f"  {key:<12}", style=key_style)
-        text.append(f" {label}\n")

@@ -5,20 +5,22 @@ from textual.screen import Screen
 
 from tui_infer.widgets.bar import Bar, Part
 
-# (binding id, label), the most important first; what does not fit is left out, the help screen has all
+# (binding id, label, label on a narrow screen), the most important first; what does not fit is left out,
+# the help screen has all
 SHOWN = [
-    ("help", "help"),
-    ("new", "new"),
-    ("palette", "commands"),
-    ("mode", "graph/eager"),
-    ("pause", "pause"),
-    ("step", "step"),
-    ("layout", "layout"),
-    ("inspector", "inspector"),
-    ("cancel", "stop"),
-    ("next", "next chat"),
-    ("zoom", "zoom"),
+    ("help", "help", "help"),
+    ("palette", "commands", "palette"),
+    ("new", "new", "new"),
+    ("mode", "graph/eager", "mode"),
+    ("pause", "pause", "pause"),
+    ("step", "step", "step"),
+    ("layout", "layout", "layout"),
+    ("inspector", "inspector", "inspect"),
+    ("cancel", "stop", "stop"),
+    ("next", "next chat", "next"),
+    ("zoom", "zoom", "zoom"),
 ]
+WIDE = 100
 ORDER = ["help", "mode", "pause", "step", "layout", "inspector", "zoom", "next", "new", "cancel", "palette"]
 
 
@@ -29,15 +31,16 @@ class KeyBar(Bar):
         key_style, text_style = self.ink("footer-key-foreground", bold=True), self.ink("foreground", 0.7)
         keys = bound_keys(self.screen)
         chosen: dict[str, list[Part]] = {}
-        used = 1
-        for name, label in SHOWN:
+        used = 0
+        for name, wide, narrow in SHOWN:
             if name not in keys:
                 continue
+            label = wide if width >= WIDE else narrow
             key, action = keys[name]
             parts = [Part(f" {key}", key_style, action), Part(f" {label} ", text_style, action)]
             cells = sum(cell_len(part.text) for part in parts)
             if used + cells > width:
-                continue
+                break
             chosen[name] = parts
             used += cells
         return [part for name in ORDER for part in chosen.get(name, [])]

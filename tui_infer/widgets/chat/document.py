@@ -8,7 +8,7 @@ from rich.segment import Segment
 from rich.style import Style
 from textual.strip import Strip
 
-from tui_infer.session import Turn
+from tui_infer.session import Turn, TurnStats
 from tui_infer.widgets.chat.markdown import Block, MarkdownText
 from tui_infer.widgets.chat.palette import Palette
 from tui_infer.widgets.chat.wrap import Line, width_of, wrap
@@ -130,7 +130,7 @@ def _render_answer(view: _TurnView, turn: Turn, look: Look) -> int:
     view.settled, view.settled_blocks = len(strips), len(finished)
     for block in tail:
         strips += _block_strips(block, look, first=not strips)
-    for line in _footer(turn, look.palette):
+    for line in _footer(turn, look.palette, look.width - 3):
         strips += [_strip([(_INDENT, look.palette.base), *part], look) for part in wrap(line, look.width - 3)]
     strips.append(_strip([], look))
     view.strips = strips
@@ -143,7 +143,7 @@ def _block_strips(block: Block, look: Look, *, first: bool) -> list[Strip]:
     return strips + [_strip([(_INDENT, look.palette.base), *line], look) for line in inner]
 
 
-def _footer(turn: Turn, palette: Palette) -> list[Line]:
+def _footer(turn: Turn, palette: Palette, width: int) -> list[Line]:
     """What became of the answer: numbers when it is done, the reason when it is not."""
     lines: list[Line] = []
     if turn.status == "open":
@@ -155,21 +155,28 @@ def _footer(turn: Turn, palette: Palette) -> list[Line]:
     elif turn.status == "cancelled":
         lines.append([("■ " + turn.note, palette.warning)])
     if turn.stats is not None and (turn.text or turn.stats.output_tokens):
-        note = f" · {turn.note}" if turn.note and turn.status == "done" else ""
-        lines.append([(_numbers(turn) + note, palette.faint)])
+        lines += [[(text, palette.faint)] for text in _numbers(turn, turn.stats, width)]
     return lines
 
 
-def _numbers(turn: Turn) -> str:
-    stats = turn.stats
-    assert stats is not None
+def _numbers(turn: Turn, stats: TurnStats, width: int) -> list[str]:
+    """The numbers of an answer, broken between two of them where a line is full."""
     rate = "–" if stats.decode_tokens_per_s is None else f"{stats.decode_tokens_per_s:.1f}"
     parts = [f"{stats.output_tokens} tok", f"{rate} tok/s"]
     if stats.ttft_s is not None:
         parts.append(f"first {_duration(stats.ttft_s)}")
     if stats.cached_tokens:
         parts.append(f"{stats.cached_tokens}/{stats.prompt_tokens} cached")
-    return " · ".join(parts)
+    if turn.note and turn.status == "done":
+        parts.append(turn.note)
+    lines = [parts[0]]
+    for part in parts[1:]:
+        joined = f"{lines[-1]} · {part}"
+        if len(joined) <= width:
+            lines[-1] = joined
+        else:
+            lines.append(part)
+    return lines
 
 
 def _duration(seconds: float) -> str:

@@ -66,7 +66,9 @@ class Pane(Vertical):
             return
         self._framed_s = monotonic()
         self.set_class(focused, "-current")
-        self.styles.border = ("round", self._color) if focused else ("round", self._dimmed)
+        edge = self._color if focused else self.app.theme_variables.get("border-blurred", "#444444")
+        self.styles.border = ("round", edge)
+        self.prompt.styles.border_left = ("outer", edge)
         text = self.app.theme_variables.get("foreground", "#cccccc")
         title = _title(
             session, self._color, f"bold {text}" if focused else text, max(4, self.size.width - 12)
@@ -82,10 +84,6 @@ class Pane(Vertical):
     _framed_s = 0.0
     _shown_title: Text | None = None
     _shown_numbers = ""
-
-    @property
-    def _dimmed(self) -> str:
-        return self.app.theme_variables.get("border-blurred", "#444444")
 
     def on_click(self, event: events.Click) -> None:
         if self.session is not None:
@@ -127,5 +125,5 @@ def _numbers(session: SessionState) -> str:
         rate = session.live_tokens_per_s
         parts.append("– tok/s" if rate is None else f"{rate:.1f} tok/s")
     if session.context_tokens:
-        parts.append(f"{session.context_tokens} tokens")
+        parts.append(f"ctx {session.context_tokens}")
     return " · ".join(parts)

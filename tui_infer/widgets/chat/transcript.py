@@ -121,10 +121,14 @@ class Transcript(ScrollView, can_focus=False):
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         super().watch_scroll_y(old_value, new_value)
+        self._document.scroll_y = round(new_value)
+        if new_value >= old_value:
+            self._follow_near_end()
+
+    def _follow_near_end(self) -> None:
         document = self._document
-        document.scroll_y = round(new_value)
-        near_end = round(new_value) >= self.max_scroll_y - NEAR_END and new_value >= old_value
-        if near_end and (document.unseen or not document.follow):
+        near = self.scroll_offset.y >= self.max_scroll_y - NEAR_END
+        if near and (document.unseen or not document.follow):
             document.follow, document.unseen = True, False
             self.refresh()
 
@@ -137,6 +141,8 @@ class Transcript(ScrollView, can_focus=False):
         if rows < 0:
             self._leave_end()
         self.scroll_to(y=self.scroll_y + rows, animate=False, immediate=True)
+        if rows > 0:
+            self._follow_near_end()
 
     def page(self, direction: int) -> None:
         """One screen up (-1) or down (1), with two rows in common."""
@@ -185,6 +191,7 @@ class Transcript(ScrollView, can_focus=False):
         top = round(min(1.0, max(0.0, share)) * self.max_scroll_y)
         self._leave_end()
         self.scroll_to(y=top, animate=False, immediate=True)
+        self._follow_near_end()
 
     # --- drawing -----------------------------------------------------------------------------------
 
