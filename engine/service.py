@@ -4,10 +4,11 @@ Importing this module loads no torch: the engine comes from the factory that the
 """
 
 import contextlib
+import gc
 import queue
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from engine.answers import Answer
@@ -81,9 +82,24 @@ class Outlet(Protocol):
 def load_engine(config: EngineConfig, progress: Callable[[Progress], None]) -> Steppable:
     """The real engine; torch is imported here, so that progress shows before it."""
     progress(Progress(stage="starting", detail="importing torch"))
-    from engine.core import Engine
+    with _no_collections():
+        from engine.core import Engine
 
-    return Engine(config, progress=progress)
+        return Engine(config, progress=progress)
+
+
+@contextlib.contextmanager
+def _no_collections() -> Iterator[None]:
+    """Imports make a million objects that stay: looking for garbage among them meanwhile takes a fifth of
+    the time that torch and transformers need.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 class EngineService:
