@@ -171,11 +171,19 @@ class TuiInferApp(App[int], inherit_bindings=False):
         self._inspector_due = True
         self._wake()
 
-    async def action_restart_engine(self) -> None:
-        """Start a new engine process, in place of one that failed or one that is to be replaced."""
-        if self.state.phase == "loading" and self.client.state == "loading":
+    def action_restart_engine(self) -> None:
+        """Start a new engine process in place of one that failed; where one runs, ask first."""
+        if self.state.phase == "loading":
             self.state.notice("Engine", "It is loading already.")
-            return
+        elif self.state.phase == "failed":
+            self._restart()
+        else:
+            question = "Restart the engine? Answers under way are stopped; chats are kept."
+            self.push_screen(
+                Ask(question, "Restart", "Go on"), lambda sure: self._restart() if sure else None
+            )
+
+    def _restart(self) -> None:
         for session in list(self.state.sessions.values()):
             if session.id not in self.state.pending:
                 self.state.cancel(session.id)
@@ -242,7 +250,7 @@ class TuiInferApp(App[int], inherit_bindings=False):
 
         if session.turns:
             question = f"Close chat {session.letter}, “{session.title}”? Its text is lost."
-            self.push_screen(Ask(question, "Close it"), answered)
+            self.push_screen(Ask(question, "Close it", "Keep it"), answered)
         else:
             answered(True)
 

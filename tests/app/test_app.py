@@ -374,3 +374,33 @@ async def test_the_scroll_bar_can_be_dragged() -> None:
         await pilot.mouse_up(transcript, offset=(right, transcript.size.height - 1))
         await wait_until(lambda: transcript.following)
         assert app.mouse_captured is None
+
+
+async def test_a_click_into_another_prompt_focuses_its_chat() -> None:
+    async with running(ScriptedClient("x"), size=(160, 48)) as (app, pilot):
+        first = app.state.focused
+        await pilot.press("ctrl+n")
+        await wait_until(lambda: len(app.main.visible_panes) == 2)
+        await pilot.pause()
+        await pilot.click(app.main.visible_panes[0].prompt)
+        await wait_until(lambda: app.state.focused == first)
+        await pane_of(app)
+        await pilot.press("a")
+        assert app.state.sessions[first].draft == "a"
+
+
+async def test_a_running_engine_is_only_restarted_after_a_question() -> None:
+    client = ScriptedClient(STREAM)
+    async with running(client) as (app, pilot):
+        await ask(app, pilot, "one")
+        await wait_until(lambda: app.state.current.status == "streaming")
+        await pilot.press("f7")
+        await wait_until(lambda: isinstance(app.screen, Ask))
+        await pilot.press("n")
+        await wait_until(lambda: isinstance(app.screen, MainScreen))
+        assert client.restarts == 0
+        await pilot.press("f7")
+        await wait_until(lambda: isinstance(app.screen, Ask))
+        await pilot.press("y")
+        await wait_until(lambda: client.restarts == 1)
+        assert app.state.current.status == "cancelled"

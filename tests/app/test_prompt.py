@@ -203,3 +203,19 @@ def test_quick_wrapping_equals_textuals_own(lines: list[str], width: int) -> Non
         assert getattr(quick, name) == getattr(plain, name)
     for index, line in enumerate(lines):
         assert quick.get_tab_widths(index) == plain.get_tab_widths(index), repr(line)
+
+
+async def test_a_paste_of_one_huge_line_does_not_freeze() -> None:
+    async with running(ScriptedClient("ok")) as (app, pilot):
+        prompt = (await pane_of(app)).prompt
+        started = time.perf_counter()
+        await paste(prompt, "word " * 40_000)
+        await wait_until(lambda: len(prompt.text) == 200_000)
+        await pilot.pause()
+        assert time.perf_counter() - started < 3.0
+
+
+async def test_a_newline_key_replaces_the_selection() -> None:
+    async with running(ScriptedClient("ok")) as (app, pilot):
+        await pilot.press(*"abc", "shift+left", "ctrl+j")
+        assert (await pane_of(app)).prompt.text == "ab\n"

@@ -18,8 +18,9 @@ class Ask(ModalScreen[bool]):
         Binding("left,right,tab", "app.focus_next", "other button", show=False),
     ]
 
-    def __init__(self, question: str, yes: str) -> None:
+    def __init__(self, question: str, yes: str, no: str) -> None:
         super().__init__()
+        self._no = no
         self._question = question
         self._yes = yes
 
@@ -28,7 +29,7 @@ class Ask(ModalScreen[bool]):
             yield Static(self._question, markup=False)
             with Horizontal(id="buttons"):
                 yield Button(f"{self._yes} (y)", id="yes")
-                yield Button("Keep it (n)", id="no")
+                yield Button(f"{self._no} (n)", id="no")
 
     def on_mount(self) -> None:
         self.query_one("#no", Button).focus()

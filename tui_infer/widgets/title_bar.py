@@ -2,6 +2,7 @@
 
 from rich.cells import cell_len
 
+from tui_infer.sanitize import one_line
 from tui_infer.state import AppState
 from tui_infer.widgets.bar import Bar, Part, fit
 
@@ -31,7 +32,8 @@ class TitleBar(Bar):
         if state.layout.zoomed:
             parts.append(Part(" zoom ", self.ink("accent")))
         if state.phase == "failed":
-            parts.append(Part("✗ engine stopped ", self.ink("error", bold=True), "app.restart_engine"))
+            title = one_line(state.failure.title if state.failure else "engine stopped", 30)
+            parts.append(Part(f"✗ {title} ", self.ink("error", bold=True), "app.restart_engine"))
         elif state.phase == "loading":
             parts.append(Part("◐ loading ", self.ink("warning")))
         elif state.paused:

@@ -116,8 +116,7 @@ class Prompt(TextArea, inherit_bindings=False):
             self.post_message(self.Submitted(self, self.text))
         elif key in NEWLINE_KEYS:
             self._take(event)
-            self.insert("\n")
-            self.scroll_cursor_visible()
+            self._replace_via_keyboard("\n", *self.selection)
         elif key in ("up", "down") and self._recall(-1 if key == "up" else 1):
             self._take(event)
         elif where := self._scroll_key(key):
