@@ -18,11 +18,13 @@ _LINES = re.compile(r"[^\n]*\n|[^\n]+")
 
 
 class Block:
-    """One top-level block: its source, and its lines for the last width and palette."""
+    """One top-level block: its source, its tokens (parsing is half of a render, so a new width does without),
+    and its lines for the last width and palette.
+    """
 
     __slots__ = ("_key", "_lines", "_tokens", "source")
 
-    def __init__(self, source: str, tokens: Sequence[Token] | None = None) -> None:
+    def __init__(self, source: str, tokens: Sequence[Token]) -> None:
         self.source = source
         self._tokens = tokens
         self._key: tuple[int, Palette] | None = None
@@ -31,9 +33,7 @@ class Block:
     def lines(self, width: int, palette: Palette) -> list[Line]:
         key = (width, palette)
         if self._key != key:
-            tokens = self._tokens if self._tokens is not None else parser().parse(self.source)
-            self._tokens = None
-            self._lines = render_blocks(tokens, width, palette, palette.base)
+            self._lines = render_blocks(self._tokens, width, palette, palette.base)
             self._key = key
         return self._lines
 

@@ -20,6 +20,7 @@ NEW_TEXT = " ↓ new text below "
 NEAR_END = 2  # rows from the end within which scrolling down follows again
 SLOW_S = 0.008  # a render above this is put off for a while, so that it never takes the loop for itself
 REST = 4
+RESIZE_REST_S = 0.12
 
 
 class Transcript(ScrollView, can_focus=False):
@@ -45,6 +46,8 @@ class Transcript(ScrollView, can_focus=False):
         self._hint: list[str] = []
         self._rest_until = 0.0
         self._timer: Timer | None = None
+        self._whole_s = 0.0
+        self._whole_due = False
 
     def bind(self, session: SessionState, document: ChatDocument, palette: Palette, color: str) -> None:
         """Show another chat, theme or colour; the reader's place in the chat is kept."""
@@ -84,6 +87,8 @@ class Transcript(ScrollView, can_focus=False):
         changed = document.sync(session.turns, Look(self.text_width, palette, self._color))
         took = perf_counter() - started
         self._rest_until = perf_counter() + REST * took if took > SLOW_S else 0.0
+        if everything:
+            self._whole_s = took
         if changed is None and not everything:
             return
         self._resize_to(document.height)
@@ -102,13 +107,15 @@ class Transcript(ScrollView, can_focus=False):
             first = 0 if self._thumb() != thumb else max(0, changed - self.scroll_offset.y)
             self.refresh(Region(0, first, self.size.width, max(0, self.size.height - first)))
 
-    def _update_later(self, delay: float) -> None:
+    def _update_later(self, delay: float, everything: bool = False) -> None:
+        self._whole_due = self._whole_due or everything
         if self._timer is None:
             self._timer = self.set_timer(delay, self._update_now, name="transcript")
 
     def _update_now(self) -> None:
         self._timer = None
-        self.update()
+        everything, self._whole_due = self._whole_due, False
+        self.update(everything)
 
     def _resize_to(self, height: int) -> None:
         """Set the virtual size; through the reactive each new line would lay out the whole screen."""
@@ -196,8 +203,12 @@ class Transcript(ScrollView, can_focus=False):
     # --- drawing -----------------------------------------------------------------------------------
 
     def on_resize(self) -> None:
+        """Render for the new width; a long chat waits a moment, so that dragging an edge stays smooth."""
         self._rest_until = 0.0
-        self.update(everything=True)
+        if self._whole_s > SLOW_S:
+            self._update_later(RESIZE_REST_S, everything=True)
+        else:
+            self.update(everything=True)
 
     def render_line(self, y: int) -> Strip:
         palette = self._palette
