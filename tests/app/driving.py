@@ -48,6 +48,13 @@ async def ask(app: TuiInferApp, pilot: Pilot[int], text: str) -> None:
     await pilot.press("enter")
 
 
+async def settled(app: TuiInferApp) -> None:
+    """Wait until all answers are over and their last frame was drawn."""
+    timer = app._frame_timer
+    assert timer is not None
+    await wait_until(lambda: not app.state.active and not app._dirty and not timer._active.is_set())
+
+
 def screen_text(app: TuiInferApp) -> str:
     """What the terminal would show, line by line."""
     return "\n".join(

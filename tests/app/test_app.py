@@ -3,7 +3,7 @@
 import pytest
 
 from engine.records import Cancel, Submit
-from tests.app.driving import ask, focused_pane, pane_of, running, screen_text
+from tests.app.driving import ask, focused_pane, pane_of, running, screen_text, settled
 from tests.app.scripted import ScriptedClient
 from tests.waiting import wait_until
 from tui_infer.app import TuiInferApp
@@ -189,7 +189,7 @@ async def test_every_size_shows_whole_lines_and_the_prompt(size: tuple[int, int]
             if number:
                 await pilot.press("ctrl+n")
             await ask(app, pilot, f"question {number}")
-        await wait_until(lambda: not app.state.active)
+        await settled(app)
         lines = screen_text(app).splitlines()
         assert len(lines) == size[1]
         assert all(
@@ -363,7 +363,7 @@ async def test_the_scroll_bar_can_be_dragged() -> None:
     client = ScriptedClient("line\n\n" * 200, rate=1e6)
     async with running(client, size=(80, 24)) as (app, pilot):
         await ask(app, pilot, "go")
-        await wait_until(lambda: not app.state.current.busy)
+        await settled(app)
         transcript = (await pane_of(app)).transcript
         await wait_until(lambda: transcript.max_scroll_y > 100)
         right = transcript.size.width - 1
