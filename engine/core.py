@@ -23,6 +23,7 @@ from engine.records import (
 )
 from engine.request import Completion, FinishReason, Request, SamplingParams, completion_of
 from engine.runner import StepOutput
+from engine.sampler import NO_TOKEN
 from engine.scheduler import Scheduler, StepPlan, stop_reason
 from engine.setup import build
 from engine.text import Detokenizer
@@ -153,7 +154,7 @@ class Engine:
         scheduled = time.perf_counter()
         try:
             output = self.runner.run(plan)
-        except (RuntimeError, MemoryError) as error:
+        except Exception as error:  # whatever it was, the cache may be half written
             self._fail(error, plan)
             raise DeviceError(
                 f"The device failed in step {self._steps}: {error}", "Restart the engine."
@@ -176,6 +177,11 @@ class Engine:
     def _accept(self, request: Request, token: int, output: StepOutput) -> None:
         """Append a sampled token, its text, and end the request where it ends."""
         if request.finished:
+            return
+        if token == NO_TOKEN:
+            self._flush_text(request)
+            message = "The model gave no usable number for its next token (NaN or all -inf logits)."
+            self.scheduler.finish(request, FinishReason.ERROR, message)
             return
         now = time.perf_counter()
         request.output_ids.append(token)

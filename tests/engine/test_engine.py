@@ -196,6 +196,40 @@ def test_a_device_failure_ends_every_request_with_its_reason(tiny_model_dir, mon
         engine.check()
 
 
+def test_logits_that_are_not_numbers_end_their_request_only(tiny_model_dir, monkeypatch):
+    with Engine(EngineConfig(model=str(tiny_model_dir), device="cpu", dtype="float32")) as engine:
+        bad, good = (engine.submit([n, 5, 6], SamplingParams(max_tokens=4, ignore_eos=True)) for n in (3, 4))
+        forward = engine.runner.model.forward
+
+        def poisoned(*arguments):
+            logits = forward(*arguments)
+            logits[0] = float("nan")
+            return logits
+
+        monkeypatch.setattr(engine.runner.model, "forward", poisoned)
+        engine.step()
+        monkeypatch.undo()
+        run(engine)
+        assert bad.finish_reason == FinishReason.ERROR
+        assert "NaN" in bad.error
+        assert len(good.output_ids) == 4
+
+
+def test_a_bug_in_a_launch_ends_its_requests_and_keeps_the_blocks_whole(tiny_model_dir, monkeypatch):
+    with Engine(EngineConfig(model=str(tiny_model_dir), device="cpu", dtype="float32")) as engine:
+        request = engine.submit([1, 2, 3], SamplingParams(max_tokens=4))
+
+        def outside(*_):
+            raise IndexError("position 3 is outside a table of 0 blocks")
+
+        monkeypatch.setattr(engine.runner, "_prefill", outside)
+        with pytest.raises(DeviceError, match="outside a table"):
+            engine.step()
+        assert request.finish_reason == FinishReason.ERROR
+        engine.check()
+        assert engine.pool.counts().free == engine.status().num_blocks - 1
+
+
 def test_graph_mode_asked_for_on_a_cpu_is_refused_with_the_way_out(tiny_model_dir):
     with pytest.raises(ConfigError, match="eager"):
         Engine(EngineConfig(model=str(tiny_model_dir), device="cpu", mode="graph"))
