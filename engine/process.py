@@ -16,10 +16,6 @@ from typing import IO
 WORKER = (sys.executable, "-P", "-m", "engine.worker")
 LOG_TAIL = 16 << 10  # bytes searched for the last line
 
-# glibc gives large temporaries back to the system and faults them in again on every step; these
-# thresholds let it keep them. Other C libraries ignore the names.
-MALLOC = {"MALLOC_TRIM_THRESHOLD_": str(256 << 20), "MALLOC_MMAP_THRESHOLD_": str(64 << 20)}
-
 _NOISE = ("Extension modules:", "Current thread", "Thread 0x", "<no Python frame>")
 
 
@@ -118,7 +114,7 @@ def _environment() -> dict[str, str]:
 
     ``-P`` keeps the working directory, where a folder named ``engine`` may well lie, off its path.
     """
-    environment = {**MALLOC, **os.environ, "PYTHONUNBUFFERED": "1"}
+    environment = dict(os.environ, PYTHONUNBUFFERED="1")
     root = str(Path(__file__).resolve().parent.parent)
     if Path(root).name not in ("site-packages", "dist-packages"):
         paths = [root, environment.get("PYTHONPATH", "")]

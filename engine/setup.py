@@ -16,6 +16,7 @@ from engine.device import DeviceInfo, available_memory, find_device, find_dtype
 from engine.errors import ConfigError, OutOfMemory
 from engine.graphs import GraphPool, graphs_unavailable
 from engine.kv_cache import KVCache, KVShape
+from engine.malloc import keep_temporaries
 from engine.models.loader import Loaded, load, resolve
 from engine.models.transformers import ATTENTION_NAME, TransformersModel, kv_shape
 from engine.records import EngineStatus, Progress
@@ -49,6 +50,8 @@ def build(config: EngineConfig, progress: Callable[[Progress], None]) -> Parts:
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     info = find_device(config.device)
+    if info.device.type == "cpu":
+        keep_temporaries()
     dtype = find_dtype(config.dtype, info.device)
     attention = choose_attention(config.attention, info.device)
     if config.model_impl == "decoder":

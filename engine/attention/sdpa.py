@@ -1,5 +1,7 @@
 """Reference back end: torch's scaled_dot_product_attention over gathered pages. Runs anywhere."""
 
+from dataclasses import dataclass, field
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -9,9 +11,12 @@ from engine.kv_cache import KVCache
 
 
 class SdpaAttention:
-    """Gathers each sequence's pages and calls SDPA; decode is one batched call a layer."""
+    """Gathers each sequence's pages and calls SDPA; decode rows of like length share a call."""
 
     name = "sdpa"
+
+    def __init__(self) -> None:
+        self._groups: tuple[PagedBatch, list[_Group]] | None = None
 
     def attend(
         self,
@@ -34,22 +39,24 @@ class SdpaAttention:
     def _decode(
         self, layer: int, query: Tensor, batch: PagedBatch, cache: KVCache, scale: float, window: int | None
     ) -> Tensor:
+        if self._groups is None or self._groups[0] is not batch:
+            self._groups = (batch, _groups(batch, cache))
         rows, heads, dim = query.shape
         kv_heads = cache.shape.num_kv_heads
-        blocks = -(-batch.max_context // cache.block_size)
-        tables = batch.block_tables[:, :blocks]
-        keys, values = (
-            pages.index_select(0, tables.flatten()).view(rows, blocks * cache.block_size, kv_heads, dim)
-            for pages in cache.layer(layer)
-        )
-        mask = _decode_mask(batch.context_lens, blocks * cache.block_size, window)
-        # The query heads of a group attend to the same keys, so they stand in the query axis: no
+        # The query heads of a kv head attend to the same keys, so they stand in the query axis: no
         # repeated keys, and one matrix product a kv head.
         grouped = query.view(rows, kv_heads, heads // kv_heads, dim)
-        out = F.scaled_dot_product_attention(
-            grouped, keys.transpose(1, 2), values.transpose(1, 2), attn_mask=mask, scale=scale
-        )
-        return out.reshape(rows, heads, dim)
+        groups = self._groups[1]
+        out = torch.empty_like(grouped)
+        for group in groups:
+            keys, values = (
+                pages.index_select(0, group.blocks).view(-1, group.width, kv_heads, dim).transpose(1, 2)
+                for pages in cache.layer(layer)
+            )
+            out[group.rows] = F.scaled_dot_product_attention(
+                grouped[group.rows], keys, values, attn_mask=group.mask(window, query.dtype), scale=scale
+            )
+        return out.view(rows, heads, dim)
 
     def _prefill(
         self,
@@ -95,14 +102,51 @@ class SdpaAttention:
         )
 
 
-def _decode_mask(context_lens: Tensor, width: int, window: int | None) -> Tensor:
-    """[B, 1, 1, width] bool, True where a cached token is seen by the newest one."""
-    position = torch.arange(width, device=context_lens.device)
-    lengths = context_lens[:, None]
-    seen = position < lengths
-    if window is not None:
-        seen &= position >= lengths - window
-    return seen[:, None, None, :]
+@dataclass(slots=True)
+class _Group:
+    """Decode rows of like length, padded to ``width`` tokens; shared by all layers of a step."""
+
+    rows: Tensor
+    blocks: Tensor
+    lengths: Tensor
+    width: int
+    _masks: dict[int | None, Tensor] = field(default_factory=dict)
+
+    def mask(self, window: int | None, dtype: torch.dtype) -> Tensor:
+        """[rows, 1, 1, width], 0 where a cached token is seen by the newest one, else -inf."""
+        if window not in self._masks:
+            position = torch.arange(self.width, device=self.lengths.device)
+            hidden = position >= self.lengths
+            if window is not None:
+                hidden |= position < self.lengths - window
+            mask = torch.zeros(hidden.shape, dtype=dtype, device=hidden.device)
+            self._masks[window] = mask.masked_fill_(hidden, -torch.inf)[:, None, None, :]
+        return self._masks[window]
+
+
+def _groups(batch: PagedBatch, cache: KVCache) -> list[_Group]:
+    """Rows sorted into groups in which none is padded to more than twice its blocks."""
+    blocks = [-(-context // cache.block_size) for context in batch.contexts]
+    order = sorted(range(len(blocks)), key=blocks.__getitem__, reverse=True)
+    members: list[list[int]] = []
+    for row in order:
+        if members and 2 * blocks[row] >= blocks[members[-1][0]]:
+            members[-1].append(row)
+        else:
+            members.append([row])
+    groups = []
+    for rows in members:
+        width = blocks[rows[0]]
+        index = torch.tensor(rows, device=batch.block_tables.device)
+        groups.append(
+            _Group(
+                rows=index,
+                blocks=batch.block_tables[index, :width].flatten(),
+                lengths=batch.context_lens[index, None],
+                width=width * cache.block_size,
+            )
+        )
+    return groups
 
 
 def _prefill_mask(length: int, context: int, window: int | None, device: torch.device) -> Tensor:
