@@ -135,6 +135,30 @@ class BlockPool:
             self._note("share", block, request.id, len(request.block_table))
             request.block_table.append(block)
 
+    def fork(self, parent: Request, child: Request) -> None:
+        """Give the child a reference to every block of the parent, the partly filled one included."""
+        for index, block in enumerate(parent.block_table):
+            self._references[block] += 1
+            self._note("share", block, child.id, index)
+        child.block_table = list(parent.block_table)
+
+    def tail_is_shared(self, request: Request) -> bool:
+        """True when the request's next token would be written into a block that others read too."""
+        partial = request.num_computed % self.block_size != 0
+        return partial and self._references[request.block_table[-1]] > 1
+
+    def copy_tail(self, request: Request) -> tuple[int, int]:
+        """Replace a shared, partly filled last block by a block of the request's own.
+
+        Returns:
+            Source and target; the caller copies the content before anything is written.
+        """
+        table = request.block_table
+        source = table.pop()
+        self._references[source] -= 1
+        self._note("release", source, request.id, len(table))
+        return source, self._take(request, "copy")
+
     def names(self, request: Request, start: int, end: int) -> list[Key]:
         """Names of the full blocks that computing tokens ``[start, end)`` completes; none without a cache."""
         if not self.prefix_cache or request.num_tokens < end:
@@ -155,15 +179,19 @@ class BlockPool:
         if count > self.available:
             raise BrokenInvariant(f"{count} blocks were asked for with {self.available} available.")
         for _ in range(count):
-            if self._free:
-                block = self._free.pop()
-            else:
-                block, _ = self._cached.popitem(last=False)
-                self._index.drop(block)
-                self._note("evict", block)
-            self._references[block] = 1
-            self._note("allocate", block, request.id, len(request.block_table))
-            request.block_table.append(block)
+            self._take(request, "allocate")
+
+    def _take(self, request: Request, kind: BlockChangeKind) -> int:
+        if self._free:
+            block = self._free.pop()
+        else:
+            block, _ = self._cached.popitem(last=False)
+            self._index.drop(block)
+            self._note("evict", block)
+        self._references[block] = 1
+        self._note(kind, block, request.id, len(request.block_table))
+        request.block_table.append(block)
+        return block
 
     def publish(self, request: Request) -> None:
         """Enter the request's full, computed blocks into the index.

@@ -126,6 +126,43 @@ class Engine:
             raise RequestError(f"Token id {bad} is outside the model's vocabulary of {vocab_size}.")
         return ids
 
+    def fork(
+        self, request_id: int, params: SamplingParams | None = None, session: str | None = None
+    ) -> Request:
+        """Let a copy of a running request go on by itself, over the same KV blocks.
+
+        Args:
+            request_id: a request that has not ended.
+            params: sampling of the copy from here on; the parent's where None. ``max_tokens`` counts
+                the tokens that it starts with.
+            session: the chat the copy belongs to.
+
+        Raises:
+            RequestError: the request is unknown or has ended.
+        """
+        parent = self.scheduler.requests.get(request_id)
+        if parent is None:
+            raise RequestError(f"Request {request_id} is not running, so it cannot be forked.")
+        params = params or parent.params
+        self._next_id += 1
+        child = Request(
+            id=self._next_id,
+            prompt_ids=list(parent.prompt_ids),
+            params=params,
+            session=session,
+            priority=parent.priority,
+            arrival_s=time.perf_counter(),
+            seed=parent.seed if params.seed is None else params.seed,
+            output_ids=list(parent.output_ids),
+            logprobs=list(parent.logprobs),
+        )
+        detokenizer = Detokenizer(self.tokenizer, params.stop, hidden=self._eos)
+        child.text = detokenizer.push(child.output_ids).text
+        self.scheduler.fork(request_id, child)
+        self._live[child.id] = child
+        self._texts[child.id] = detokenizer
+        return child
+
     def cancel(self, request_id: int) -> None:
         """End a request, keeping what it wrote; unknown and finished ids are ignored."""
         request = self.scheduler.cancel(request_id)

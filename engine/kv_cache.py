@@ -69,6 +69,10 @@ class KVCache:
         keys.flatten(0, 1).index_copy_(0, slot_mapping, key)
         values.flatten(0, 1).index_copy_(0, slot_mapping, value)
 
+    def copy(self, source: int, target: int) -> None:
+        """Copy one block in all layers."""
+        self.pages[:, :, target] = self.pages[:, :, source]
+
     def clear(self, block: int) -> None:
         """Zero one block in all layers."""
         self.pages[:, :, block].zero_()

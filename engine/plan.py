@@ -33,12 +33,14 @@ class StepPlan:
 
     ``decode`` rows compute the newest token of their request. ``preempted`` are request ids that lost
     their blocks to this step; ``cached_tokens`` are the tokens that prefix hits of this step saved.
+    ``copies`` are blocks, source and target, whose content is copied before anything is launched.
     """
 
     prefill: tuple[PrefillChunk, ...]
     decode: tuple[Request, ...]
     preempted: tuple[int, ...] = ()
     cached_tokens: int = 0
+    copies: tuple[tuple[int, int], ...] = ()
 
     @property
     def prefill_tokens(self) -> int:

@@ -47,6 +47,8 @@ class ModelRunner:
         """Launch a step and read its tokens; decode is launched first so that it never waits."""
         began = time.perf_counter()
         self._timer.start()
+        for source, target in plan.copies:
+            self.cache.copy(source, target)
         launched: list[tuple[Sequence[Request], Sampled]] = []
         dispatch = None
         if plan.decode:

@@ -110,6 +110,30 @@ class Scheduler:
         self._requests[request.id] = request
         insort(self._waiting, request, key=self._rank)
 
+    def fork(self, parent_id: int, child: Request) -> None:
+        """Let ``child`` go on from where a request is now, over the same blocks.
+
+        The child has the parent's prompt and output. Where the parent decodes and there is room in the
+        batch they share all blocks, and whoever first writes into the partly filled one gets a copy of
+        it (copy on write, as in vLLM's parallel sampling); else the child queues and meets the full
+        blocks in the prefix cache. Between two steps only.
+
+        Raises:
+            RequestError: when the parent is not running or waiting here.
+        """
+        parent = self._requests.get(parent_id)
+        if parent is None:
+            raise RequestError(f"Request {parent_id} is not running, so it cannot be forked.")
+        if parent.id in self._launched:
+            raise BrokenInvariant(f"Request {parent.id} is part of a launched step.")
+        self.add(child)
+        if is_decode_row(parent) and parent.block_table and len(self._running) < self.max_batch:
+            self._remove(self._waiting, child)
+            self.pool.fork(parent, child)
+            child.num_computed = parent.num_computed
+            child.cached_tokens = min(child.num_computed, len(child.prompt_ids))
+            insort(self._running, child, key=self._rank)
+
     def finish(self, request: Request, reason: FinishReason, error: str = "") -> None:
         """End a request in any state; ending it again changes nothing.
 
@@ -161,12 +185,13 @@ class Scheduler:
         if self._launched:
             raise BrokenInvariant(f"A step of requests {sorted(self._launched)} is still out.")
         preempted: list[int] = []
-        decode, cached = self._plan_decode(preempted)
+        copies: list[tuple[int, int]] = []
+        decode, cached = self._plan_decode(preempted, copies)
         cached += self._admit(decode)
         prefill = self._plan_prefill(decode)
         if not prefill and not decode:
             return None
-        plan = StepPlan(tuple(prefill), tuple(decode), tuple(preempted), cached)
+        plan = StepPlan(tuple(prefill), tuple(decode), tuple(preempted), cached, tuple(copies))
         self._launched.update(request.id for request in plan.requests)
         return plan
 
@@ -212,7 +237,7 @@ class Scheduler:
 
     # --- planning ----------------------------------------------------------------------------------
 
-    def _plan_decode(self, preempted: list[int]) -> tuple[list[Request], int]:
+    def _plan_decode(self, preempted: list[int], copies: list[tuple[int, int]]) -> tuple[list[Request], int]:
         """All decode rows that can have a place for their token, in order, and tokens of late hits.
 
         A late hit is what others published since an open prefill was planned last; it may leave
@@ -225,21 +250,28 @@ class Scheduler:
                 continue
             if not is_decode_row(request):
                 cached += self._take_hits(request, self.pool.match(request))
-            if is_decode_row(request) and self._decode_room(request, preempted):
+            if is_decode_row(request) and self._decode_room(request, preempted, copies):
                 rows.append(request)
         return rows, cached
 
-    def _decode_room(self, request: Request, preempted: list[int]) -> bool:
-        """Make sure that the newest token has a place, at the cost of whoever is last in order."""
-        if request.num_computed < len(request.block_table) * self.pool.block_size:
-            return True
-        while not self.pool.available:
+    def _decode_room(self, request: Request, preempted: list[int], copies: list[tuple[int, int]]) -> bool:
+        """Make sure that the newest token has a place of its own, at the cost of whoever is last in order."""
+        pool = self.pool
+        while True:
+            full = request.num_computed == len(request.block_table) * pool.block_size
+            if not full and not pool.tail_is_shared(request):
+                return True
+            if pool.available:
+                break
             victim = self._running[-1]  # never the only one: alone it fits, see max_model_len
             self.preempt(victim)
             preempted.append(victim.id)
             if victim is request:
                 return False
-        self.pool.allocate(request)
+        if full:
+            pool.allocate(request)
+        else:
+            copies.append(pool.copy_tail(request))
         return True
 
     def _admit(self, decode: list[Request]) -> int:

@@ -248,3 +248,19 @@ def test_a_pool_too_small_for_the_asked_length_is_refused_with_the_numbers(tiny_
                 model=str(tiny_model_dir), device="cpu", num_blocks=5, block_size=16, max_model_len=128
             )
         )
+
+
+def test_a_fork_goes_on_as_its_parent_would(engine):
+    params = SamplingParams(temperature=0.8, seed=5, max_tokens=24, ignore_eos=True)
+    parent = engine.submit("The old lighthouse", params)
+    while len(parent.output_ids) < 9:
+        engine.step()
+    same = engine.fork(parent.id)
+    other = engine.fork(parent.id, SamplingParams(temperature=0.8, seed=6, max_tokens=24, ignore_eos=True))
+    text = parent.text
+    run(engine)
+    assert same.output_ids == parent.output_ids
+    assert same.text == parent.text
+    assert other.output_ids[:9] == parent.output_ids[:9]
+    assert other.output_ids != parent.output_ids
+    assert other.text.startswith(text)

@@ -498,3 +498,39 @@ def test_length_comes_with_the_last_token_that_is_allowed():
     assert ended([1, 1, 7], max_tokens=3) is FinishReason.STOP
     assert ended([1, 1], limit=3) is FinishReason.LENGTH
     assert ended([1, 1], limit=4) is None
+
+
+def test_a_fork_shares_every_block_and_the_first_writer_copies_the_partial_one():
+    engine = Harness(num_blocks=16, block_size=4)
+    parent = engine.submit([1, 2, 0, 1, 2], max_tokens=12)
+    for _ in range(3):
+        engine.step()
+    assert parent.num_computed % 4, "the last block is partly filled"
+    child = engine.fork(parent, max_tokens=12)
+    assert child.block_table == parent.block_table
+    engine.check()
+    plan = engine.step()
+    assert plan.copies == ((child.block_table[-1], parent.block_table[-1]),)
+    assert child.block_table[:-1] == parent.block_table[:-1]
+    assert not engine.step().copies, "from then on each has its own"
+    engine.run()
+    assert parent.output_ids == child.output_ids == answer_of([1, 2, 0, 1, 2], 12)
+
+
+def test_a_fork_of_a_queued_request_queues_too():
+    engine = Harness(num_blocks=16, block_size=4, max_batch=1)
+    first = engine.submit([1, 2], max_tokens=4)
+    engine.step()
+    second = engine.submit([2, 1], max_tokens=4)
+    children = [engine.fork(first, 4), engine.fork(second, 4)]
+    assert engine.scheduler.num_waiting == 3
+    engine.run()
+    assert [child.output_ids for child in children] == [answer_of([1, 2], 4), answer_of([2, 1], 4)]
+
+
+def test_a_fork_of_what_has_ended_is_refused():
+    engine = Harness()
+    request = engine.submit([1], max_tokens=1)
+    engine.run()
+    with pytest.raises(RequestError, match="not running"):
+        engine.fork(request)

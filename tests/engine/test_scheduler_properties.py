@@ -57,6 +57,14 @@ class Histories(RuleBasedStateMachine):
             return None
         return self.submit(parent.token_ids() + more, 8, parent.priority)
 
+    @rule(target=requests, parent=requests, more=st.integers(1, 20))
+    def fork(self, parent: Request | None, more: int) -> Request | None:
+        if parent is None or parent.finished:
+            return None
+        child = self.engine.fork(parent, len(parent.output_ids) + more)
+        self.all.append(child)
+        return child
+
     @rule(request=consumes(requests))
     def cancel(self, request: Request | None) -> None:
         if request is None:

@@ -43,6 +43,8 @@ class TokenDevice:
 
     def run(self, plan: StepPlan) -> list[tuple[Request, int]]:
         """Compute all rows, decode first, and return a token for each row that completes."""
+        for source, target in plan.copies:
+            self.cache[target] = list(self.cache[source])
         sampled: list[tuple[Request, int]] = []
         for request in plan.decode:
             assert request.num_tokens - request.num_computed == 1, "a decode row computes one token"
@@ -131,6 +133,14 @@ class Harness:
         self._next_id += 1
         self.scheduler.add(request)
         return request
+
+    def fork(self, parent: Request, max_tokens: int = 8) -> Request:
+        sampling = SamplingParams(max_tokens=max_tokens)
+        child = Request(self._next_id, list(parent.prompt_ids), sampling, priority=parent.priority)
+        child.output_ids = list(parent.output_ids)
+        self._next_id += 1
+        self.scheduler.fork(parent.id, child)
+        return child
 
     def step(self, midway: Callable[[], object] | None = None) -> StepPlan | None:
         """One whole step; ``midway`` happens after the launch and before its end."""
