@@ -8,6 +8,7 @@ import pytest
 
 # Small models on few cores: more threads than this only wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "2")
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 TINY_TEXT = (
     "the a of and to in is was for on that with as it at by from an be this are or his her not have has had "
