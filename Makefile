@@ -36,7 +36,7 @@ types: $(VENV)/.dev
 	$(BIN)/mypy
 
 pytest: $(VENV)/.dev
-	$(BIN)/python -m pytest -m "not gpu"
+	$(BIN)/python -m pytest -m "not gpu" -n 2 --dist loadscope --durations 15
 
 # Build a wheel and run it from an environment of its own; also part of `make test`.
 wheel-check: $(VENV)/.dev model

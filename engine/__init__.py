@@ -4,18 +4,12 @@ Importing this package loads no torch; ``Engine`` is resolved on first use, so t
 client process can share the configuration and wire types without paying for it.
 """
 
-import os
 from typing import TYPE_CHECKING, Any
 
 from engine.config import EngineConfig
 from engine.errors import ConfigError, EngineError
 from engine.request import Completion, FinishReason, Request, SamplingParams
 from engine.version import __version__
-
-# OpenMP's threads spin while they wait for each other, and read this when torch is loaded. Where anything
-# else wants a core, the app for one, spinning costs whole time slices: on two cores with a busy neighbour
-# steps take ten times as long.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 if TYPE_CHECKING:
     from engine.core import Engine

@@ -55,8 +55,10 @@ class Engine:
         self._renderer = ChatRenderer(parts.tokenizer)
         self._status = parts.status
         self._eos = parts.eos_token_ids
+        self._stop = parts.stop
         self._texts: dict[int, Detokenizer] = {}
         self._live: dict[int, Request] = {}
+        self._chats: set[int] = set()
         self._next_id = 0
         self._steps = 0
         self._failed = ""
@@ -101,10 +103,13 @@ class Engine:
             if params.seed is not None
             else hash((self.config.seed, self._next_id)) & (2**63 - 1),
         )
-        detokenizer = Detokenizer(self.tokenizer, params.stop, hidden=self._eos)
+        chat = not isinstance(prompt, str) and not isinstance(prompt[0], int)
+        detokenizer = self._detokenizer(params, chat)
         self.scheduler.add(request)
         self._live[request.id] = request
         self._texts[request.id] = detokenizer
+        if chat:
+            self._chats.add(request.id)
         return request
 
     def _prompt_ids(self, prompt: Prompt, history: Sequence[int] | None) -> list[int]:
@@ -156,12 +161,19 @@ class Engine:
             output_ids=list(parent.output_ids),
             logprobs=list(parent.logprobs),
         )
-        detokenizer = Detokenizer(self.tokenizer, params.stop, hidden=self._eos)
+        detokenizer = self._detokenizer(params, request_id in self._chats)
         child.text = detokenizer.push(child.output_ids).text
         self.scheduler.fork(request_id, child)
         self._live[child.id] = child
         self._texts[child.id] = detokenizer
+        if request_id in self._chats:
+            self._chats.add(child.id)
         return child
+
+    def _detokenizer(self, params: SamplingParams, chat: bool) -> Detokenizer:
+        """A chat of a model without an end-of-turn token also ends where the next turn would begin."""
+        stop = (*params.stop, *self._stop) if chat else params.stop
+        return Detokenizer(self.tokenizer, stop, hidden=self._eos)
 
     def cancel(self, request_id: int) -> None:
         """End a request, keeping what it wrote; unknown and finished ids are ignored."""
@@ -248,6 +260,7 @@ class Engine:
         for id in finished:
             del self._live[id]
             self._texts.pop(id, None)
+            self._chats.discard(id)
         return finished
 
     def _record(

@@ -33,6 +33,7 @@ class Parts:
 
     tokenizer: Any
     eos_token_ids: frozenset[int]
+    stop: tuple[str, ...]
     pool: BlockPool
     scheduler: Scheduler
     runner: ModelRunner
@@ -121,7 +122,7 @@ def build(config: EngineConfig, progress: Callable[[Progress], None]) -> Parts:
         load_s=time.perf_counter() - began,
         notes=loaded.notes,
     )
-    return Parts(loaded.tokenizer, loaded.eos_token_ids, pool, scheduler, runner, graphs, status)
+    return Parts(loaded.tokenizer, loaded.eos_token_ids, loaded.stop, pool, scheduler, runner, graphs, status)
 
 
 def _num_blocks(config: EngineConfig, shape: KVShape, block_size: int, info: DeviceInfo) -> int:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-# Small models on few cores: more threads than this only wait for each other.
-os.environ.setdefault("OMP_NUM_THREADS", "2")
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# Small models on few cores: more threads than this only wait for each other. Parallel test processes
+# get one each.
+os.environ.setdefault("OMP_NUM_THREADS", "1" if "PYTEST_XDIST_WORKER" in os.environ else "2")
 
 TINY_TEXT = (
     "the a of and to in is was for on that with as it at by from an be this are or his her not have has had "

@@ -71,6 +71,8 @@ def run_app(app: "App[Any]", log_path: Path) -> int:
             owner.restore(screen=True)
     crash = crash or getattr(app, "_exception", None)
     if owner.signal is not None:
+        if owner.signal is signal.SIGHUP:
+            _let_go()
         return EXIT_CODES[owner.signal]
     if crash is not None:
         text = " ".join(f"{type(crash).__name__}: {crash}".split())
@@ -80,6 +82,15 @@ def run_app(app: "App[Any]", log_path: Path) -> int:
         if log_path.stat().st_size == 0:
             log_path.unlink()
     return app.return_code or 0
+
+
+def _let_go() -> None:
+    """Point the standard streams at nothing: a flush into a closed terminal makes Python exit with 120."""
+    with contextlib.suppress(OSError):
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for fd in (0, 1, 2):
+            os.dup2(nothing, fd)
+        os.close(nothing)
 
 
 def end_within(seconds: float, code: int, restore: "_Owner | None" = None) -> None:

@@ -286,7 +286,7 @@ def test_the_doctor_is_of_use_where_torch_is_broken(tmp_path):
 
 @pytest.mark.parametrize(
     ("env", "words"),
-    [({"TERM": "dumb"}, "TERM is 'dumb'"), ({"COLUMNS": "40", "LINES": "10"}, "40x10")],
+    [({"TERM": "dumb"}, "TERM is 'dumb'"), ({"TERM": "xterm", "COLUMNS": "40", "LINES": "10"}, "40x10")],
 )
 def test_the_doctor_names_what_is_wrong_with_the_terminal(env, words):
     run = call("doctor", env=env)
