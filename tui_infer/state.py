@@ -73,6 +73,7 @@ class AppState(Workspace):
         self.failure = None
         self.paused = False
         self.mirror = BlockMirror()
+        self.history.clear()
         self.tags = {}
         for session in self.sessions.values():
             session.request = None

@@ -18,7 +18,7 @@ from tui_infer.themes import load_themes
 from tui_infer.widgets.inspector.batch import short_count, wasted_rows
 from tui_infer.widgets.inspector.cells import CellGrid, fitting_scale
 from tui_infer.widgets.inspector.chart import decode_chart, nice_ceiling, prefill_lane, scale_of
-from tui_infer.widgets.inspector.frame import NO_GLOW, Frame
+from tui_infer.widgets.inspector.frame import NO_GLOW, Frame, activity_of
 from tui_infer.widgets.inspector.ink import FILL_LEVELS, Ink
 from tui_infer.widgets.inspector.lines import (
     counted,
@@ -394,3 +394,14 @@ def test_what_is_left_out_of_a_long_table_is_counted_and_its_last_entry_stays() 
     assert text.endswith("39→117")
     shown = text.count("→")
     assert f"… {40 - shown} more …" in text
+
+
+def test_an_answer_that_was_cancelled_leaves_the_engine_idle_at_once():
+    simulation = Simulation()
+    request = simulation.submit(1, 40, 400)
+    simulation.run(5)
+    assert activity_of(simulation.view()) == "live"
+    simulation.scheduler.cancel(request.id)
+    view = simulation.view()
+    view.mirror.restore(simulation.scheduler.snapshot(view.history.latest.index))
+    assert activity_of(view) == "idle"

@@ -120,6 +120,6 @@ def chart_notes(columns: Sequence[Column], steps_per_column: int, ink: Ink) -> l
         groups.append([("▆", ink.prefill), (f" prefill ≤ {milliseconds(prefill)} ms", ink.dim)])
     slowest = max([column.slowest_ms for column in columns], default=0.0)
     if slowest:
-        groups.append([("│", ink.dim), (f" slowest {milliseconds(slowest)} ms", ink.dim)])
+        groups.append([("│", ink.dim), (f" slowest here {milliseconds(slowest)} ms", ink.dim)])
     groups.append([(f"1 column = {steps_per_column} step{'s' if steps_per_column > 1 else ''}", ink.faint)])
     return groups

@@ -40,8 +40,8 @@ class Frame:
         return self.view.tags.get(request)
 
 
-def activity_of(view: InspectorView, *, quiet: bool) -> Activity:
-    """What the engine is doing; ``quiet`` says that no step has come for a while."""
+def activity_of(view: InspectorView) -> Activity:
+    """What the engine is doing."""
     latest = view.history.latest
     if view.dead:
         return "dead"
@@ -54,8 +54,9 @@ def activity_of(view: InspectorView, *, quiet: bool) -> Activity:
     finished = set(latest.finished)
     if latest.waiting == 0 and all(row.request in finished for row in latest.rows):
         return "idle"
-    # A long prefill is one long step: while somebody holds blocks the engine is at work, not idle.
-    return "idle" if quiet and view.mirror.counts().used == 0 else "live"
+    # A long prefill is one long step: while somebody holds blocks the engine is at work, not idle. Where
+    # nobody does, what the last step computed was cancelled since.
+    return "idle" if view.mirror.counts().used == 0 else "live"
 
 
 def glow_since(view: InspectorView, activity: Activity, *, quiet: bool) -> int:

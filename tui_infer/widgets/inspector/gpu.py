@@ -23,7 +23,8 @@ class GpuPanel(Panel):
 
     def body(self, frame: Frame, width: int, height: int) -> list[Line]:
         ink, gpu = frame.ink, frame.view.gpu
-        reason = why_no_numbers(frame.view.status, gpu)
+        unknown = frame.view.status is None
+        reason = frame.waiting_text if unknown else why_no_numbers(frame.view.status, gpu)
         if reason:
             return [[(row, ink.dim)] for row in wrap_words(reason, width, height)]
         if height == 1:

@@ -128,7 +128,7 @@ class Inspector(Widget):
             return
         if self._ink is None:
             self._ink = Ink(self.app.current_theme)
-        activity = activity_of(view, quiet=self._quiet)
+        activity = activity_of(view)
         step = self.query_one("#step", Panel)
         self._series.update(view.history, step.size.width - 9, single=activity == "paused")
         glow = glow_since(view, activity, quiet=self._quiet)
