@@ -27,6 +27,7 @@ from engine.sampler import NO_TOKEN
 from engine.scheduler import Scheduler, StepPlan, stop_reason
 from engine.setup import build
 from engine.text import Detokenizer
+from engine.threads import ThreadGovernor
 
 Prompt = str | Sequence[int] | Sequence[Mapping[str, str]] | Sequence[Message]
 
@@ -57,6 +58,9 @@ class Engine:
         self._eos = parts.eos_token_ids
         self._stop = parts.stop
         self._texts: dict[int, Detokenizer] = {}
+        # A number of threads that was asked for is kept.
+        on_cpu = parts.status.device == "cpu" and config.threads is None
+        self._threads = ThreadGovernor(torch.get_num_threads(), torch.set_num_threads) if on_cpu else None
         self._live: dict[int, Request] = {}
         self._chats: set[int] = set()
         self._next_id = 0
@@ -221,6 +225,8 @@ class Engine:
             device=output.device_ms,
             read=output.read_ms + (done - accepting) * 1e3,
         )
+        if self._threads is not None and not plan.prefill:
+            self._threads.observe(len(plan.decode), times.total)
         return self._record(plan, output, times, unix_time, finished)
 
     def _accept(self, request: Request, token: int, output: StepOutput) -> None:

@@ -1,0 +1,68 @@
+"""The number of threads follows what is faster now."""
+
+from engine.threads import FIRST_TRIAL_AFTER, TRIAL_EVERY, ThreadGovernor
+
+
+class Machine:
+    """Step times as measured on two cores: spinning threads are fast alone and terrible in company."""
+
+    def __init__(self, most: int = 2) -> None:
+        self.threads = most
+        self.busy = False
+        self.used: list[int] = []
+        self.governor = ThreadGovernor(most, self.set_threads)
+
+    def set_threads(self, threads: int) -> None:
+        self.threads = threads
+
+    def run(self, steps: int, batch: int = 1) -> None:
+        for _ in range(steps):
+            self.used.append(self.threads)
+            ms = (230.0 if self.busy else 42.0) if self.threads > 1 else (70.0 if self.busy else 62.0)
+            self.governor.observe(batch, ms)
+
+
+def test_a_quiet_machine_stays_with_all_threads_and_trials_are_rare():
+    machine = Machine()
+    machine.run(1000)
+    assert machine.threads == 2
+    assert machine.used.count(1) < 0.06 * 1000
+
+
+def test_a_busy_neighbour_leads_to_one_thread_within_twenty_steps():
+    machine = Machine()
+    machine.run(200)
+    machine.busy = True
+    machine.run(20)
+    assert machine.governor.threads == 1
+
+
+def test_a_machine_that_is_busy_from_the_start_is_noticed_soon():
+    machine = Machine()
+    machine.busy = True
+    machine.run(FIRST_TRIAL_AFTER + 8)
+    assert machine.governor.threads == 1
+
+
+def test_all_threads_come_back_when_the_neighbour_goes():
+    machine = Machine()
+    machine.busy = True
+    machine.run(50)
+    assert machine.governor.threads == 1
+    machine.busy = False
+    machine.run(TRIAL_EVERY + 10)
+    assert machine.governor.threads == 2
+
+
+def test_another_batch_size_is_no_slowdown_and_ends_a_trial():
+    machine = Machine()
+    machine.run(FIRST_TRIAL_AFTER + 2)
+    assert machine.threads == 1, "in the middle of a trial"
+    machine.run(1, batch=4)
+    assert machine.threads == machine.governor.threads == 2
+
+
+def test_a_single_core_is_left_alone():
+    machine = Machine(most=1)
+    machine.run(300)
+    assert set(machine.used) == {1}
