@@ -1,5 +1,6 @@
 """Engine settings: frozen, validated at construction, one message per bad value. Torch-free."""
 
+import os
 from typing import Literal, get_args
 
 import msgspec
@@ -13,6 +14,7 @@ Mode = Literal["auto", "graph", "eager"]
 ModelImpl = Literal["auto", "transformers", "decoder"]
 
 DEFAULT_MODEL = "smollm2"
+MOST_THREADS, THREADS_PER_CORE = 64, 4  # whichever is more
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -33,10 +35,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         prefill_chunk: most prompt tokens computed in one step, over all requests.
         graph_sizes: padded batch sizes to capture; ``None`` takes powers of two up to ``max_batch``.
         prefix_cache: share full blocks between requests with a common prefix.
-        model_impl: ``decoder`` is the fused decoder, ``transformers`` runs the stock modules.
+        model_impl: ``transformers`` runs the stock modules; ``decoder``, a fused one, is not in this version.
         gpu_memory_utilization: share of the card that weights, graphs and KV may take together.
         seed: base seed of requests that bring none.
-        threads: CPU threads for torch; ``None`` leaves torch's choice.
+        threads: CPU threads for torch, at most four a core or 64; ``None`` leaves torch's choice.
         trust_remote_code: run Python code that a model repository ships.
         revision: branch, tag or commit of a Hugging Face id.
 
@@ -67,6 +69,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     def __post_init__(self) -> None:
         if not self.model.strip():
             raise ConfigError("model is empty.", "Give a name, a folder, a .gguf file or a Hugging Face id.")
+        _check_text("model", self.model)
+        _check_text("revision", self.revision)
         _check_device(self.device)
         _check_choice("dtype", self.dtype, get_args(DType))
         _check_choice("attention", self.attention, get_args(Attention))
@@ -79,6 +83,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         _check_at_least("kv_memory", self.kv_memory, 1)
         _check_at_least("prefill_chunk", self.prefill_chunk, 1)
         _check_at_least("threads", self.threads, 1)
+        _check_threads(self.threads)
         if not 0.05 <= self.gpu_memory_utilization <= 1.0:
             raise ConfigError(f"gpu_memory_utilization={self.gpu_memory_utilization} is outside 0.05 to 1.0.")
         if self.graph_sizes is not None:
@@ -96,6 +101,24 @@ def _check_at_least(name: str, value: int | None, least: int, why: str = "") -> 
         raise ConfigError(
             f"{name}={value} is too small; it must be at least {least}{f' ({why})' if why else ''}."
         )
+
+
+def _check_threads(threads: int | None) -> None:
+    """Far more threads than cores never help, and OpenMP dies of a number that the system refuses."""
+    cores = os.cpu_count() or 1
+    most = max(MOST_THREADS, THREADS_PER_CORE * cores)
+    if threads is not None and threads > most:
+        raise ConfigError(
+            f"threads={threads} is too large; it must be at most {most} on this machine with {cores} cores."
+        )
+
+
+def _check_text(name: str, value: str | None) -> None:
+    """Only what has a UTF-8 form can be told to the engine process."""
+    try:
+        (value or "").encode()
+    except UnicodeEncodeError:
+        raise ConfigError(f"{name}={value!r} is not UTF-8.", "Rename it, or give a link to it.") from None
 
 
 def _check_device(device: str) -> None:

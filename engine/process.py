@@ -33,6 +33,7 @@ class EngineProcess:
 
     def __init__(self, log_path: Path | None, command: Sequence[str] = WORKER) -> None:
         self._log = _open_log(log_path)
+        self._log_start = os.fstat(self._log.fileno()).st_size  # before it: other runs and the header
         self.sock, theirs = socket.socketpair()
         self.sock.setblocking(False)
         arguments = [*command, "--fd", str(theirs.fileno())]
@@ -78,10 +79,10 @@ class EngineProcess:
         return f"The engine process {how}.{f' Its last words: {line}' if line else ''}".rstrip(".") + "."
 
     def last_log_line(self) -> str:
-        """The last line of the log that says something, or an empty string."""
+        """The last line of this run in the log that says something, or an empty string."""
         with contextlib.suppress(OSError, ValueError):
             size = os.fstat(self._log.fileno()).st_size
-            tail = os.pread(self._log.fileno(), LOG_TAIL, max(0, size - LOG_TAIL))
+            tail = os.pread(self._log.fileno(), LOG_TAIL, max(self._log_start, size - LOG_TAIL))
             lines = tail.decode(errors="replace").splitlines()
             fatal = [line for line in lines if line.startswith("Fatal Python error")]
             said = [line for line in lines if line.strip() and line[0] != " " and not line.startswith(_NOISE)]

@@ -67,8 +67,12 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 def _in_range(name: str, value: float, low: float, high: float, *, open_low: bool = False) -> None:
     inside = math.isfinite(value) and (low < value if open_low else low <= value) and value <= high
     if not inside:
-        bounds = f"{'above' if open_low else 'from'} {low:g} to {high:g}"
+        bounds = f"{'above' if open_low else 'from'} {_number(low)} to {_number(high)}"
         raise RequestError(f"{name}={value} is out of range; it must be {bounds}.")
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if value == int(value) else f"{value:g}"
 
 
 @dataclass(slots=True, eq=False)

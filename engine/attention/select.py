@@ -30,18 +30,15 @@ def choose_attention(wanted: str, device: torch.device) -> AttentionChoice:
     Raises:
         ConfigError: the named back end cannot run here.
     """
-    passed_over = tuple(PassedOver(name, why) for name, why in unavailable(device).items())
+    passed_over = tuple(PassedOver(name, why) for name, why in unavailable().items())
     if wanted in ("auto", SdpaAttention.name):
         reason = "asked for" if wanted == SdpaAttention.name else f"the back end that runs on {device.type}"
         return AttentionChoice(SdpaAttention(), reason, passed_over)
-    why = unavailable(device)[wanted]
+    why = unavailable()[wanted]
     raise ConfigError(f"attention={wanted!r} cannot run: {why}.", "Use --attention auto or sdpa.")
 
 
-def unavailable(device: torch.device) -> dict[str, str]:
-    """Back ends that cannot run on this device, with the reason."""
-    if device.type != "cuda":
-        why = f"needs a CUDA device, this is {device.type}"
-    else:
-        why = "this version pages on CUDA through SDPA only"
+def unavailable() -> dict[str, str]:
+    """Back ends that can be named but not run, with the reason."""
+    why = "not in this version, which has SDPA only, on every device"
     return {"flash": why, "triton": why}

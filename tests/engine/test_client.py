@@ -16,6 +16,7 @@ import pytest
 from engine.client import EngineClient
 from engine.config import EngineConfig
 from engine.inprocess import InProcessClient
+from engine.process import EngineProcess
 from engine.records import (
     BlockSnapshot,
     Cancel,
@@ -282,6 +283,17 @@ async def test_an_engine_that_dies_is_told_with_how_and_its_last_words(
     assert len(chat.of(Failed)) == 1
 
 
+@pytest.mark.parametrize(("program", "words"), [("pass", ""), ("print('this run')", "this run")])
+def test_the_last_words_of_an_engine_are_those_of_its_own_run(tmp_path, program, words):
+    log = tmp_path / "engine.log"
+    log.write_text("the run before\n")
+    process = EngineProcess(log, (sys.executable, "-c", program))
+    wait_until_sync(lambda: not process.running, what="its end")
+    assert process.last_log_line() == words
+    process.kill()
+    assert log.read_text().startswith("the run before\n--- engine started ")
+
+
 async def test_a_dead_engine_is_restarted_and_answers(process):
     chat = process()
     await chat.client.start()
@@ -466,7 +478,7 @@ def test_without_the_signal_of_its_parent_the_engine_still_ends_with_its_socket(
     ours, theirs = socket.socketpair()
     worker = subprocess.Popen(
         [*FAKE_WORKER, "--fd", str(theirs.fileno())], pass_fds=[theirs.fileno()], cwd=REPOSITORY,
-        env=dict(os.environ, PYTHONPATH=str(REPOSITORY)),
+        env=dict(os.environ, PYTHONPATH=f"{REPOSITORY}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"),
     )  # fmt: skip
     theirs.close()
     from engine.records import Load
