@@ -13,7 +13,10 @@ InspectorMode = Literal["auto", "side", "full", "hidden"]
 
 
 class Settings(BaseModel):
-    """How the app looks and behaves; frozen, validated, unknown keys refused.
+    """How the app looks and behaves; frozen, validated, unknown keys refused, nothing coerced.
+
+    The bounds of sampling are those of ``engine.request.SamplingParams``, so that a value which the
+    engine would refuse is refused here, with the file's name.
 
     Attributes:
         theme: name of a theme file; an unknown name gives the built-in one and a toast.
@@ -26,14 +29,14 @@ class Settings(BaseModel):
         top_p: share of probability mass that is sampled from.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     theme: str = "dark"
     layout: Layout = "auto"
     inspector: InspectorMode = "auto"
     fps: int = Field(default=20, ge=5, le=60)
     system: str = ""
-    max_tokens: int = Field(default=1024, ge=1)
+    max_tokens: int = Field(default=1024, ge=1, le=2**31)
     temperature: float = Field(default=0.7, ge=0.0, le=100.0)
     top_p: float = Field(default=0.95, gt=0.0, le=1.0)
 
@@ -51,7 +54,10 @@ def load_settings(path: Path) -> Settings:
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
-        raise ConfigError(f"{path}: {key}: {first['msg']}.", "Correct it or take the line out.") from None
+        hint = "Correct it or take the line out."
+        if first["type"] == "extra_forbidden":
+            hint = f"The keys are {', '.join(Settings.model_fields)}."
+        raise ConfigError(f"{path}: {key}: {first['msg']}.", hint) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is no TOML: {error}.", "Correct the file or move it away.") from None
     except OSError as error:

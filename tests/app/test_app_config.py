@@ -23,6 +23,10 @@ def test_a_file_changes_what_it_names(tmp_path: Path) -> None:
         ("layout = '3'", "layout", "'1', '2' or '4'"),
         ("colour = 'red'", "colour", "not permitted"),
         ("fps = ", "config.toml", "no TOML"),
+        ("max_tokens = 999999999999", "max_tokens", "less than or equal to 2147483648"),
+        ("max_tokens = '256'", "max_tokens", "valid integer"),
+        ("top_p = '0.9'", "top_p", "valid number"),
+        ("temperature = nan", "temperature", "finite number"),
     ],
 )
 def test_a_broken_file_names_file_key_and_reason(tmp_path: Path, text: str, key: str, reason: str) -> None:
