@@ -4,6 +4,8 @@ from time import monotonic
 from typing import get_args
 
 from textual.app import App
+from textual.driver import Driver
+from textual.drivers.linux_driver import LinuxDriver
 from textual.timer import Timer
 
 from engine.client import Client
@@ -17,6 +19,7 @@ from tui_infer.screens.ask import Ask, Rename
 from tui_infer.screens.help import HelpScreen
 from tui_infer.screens.main import MainScreen
 from tui_infer.state import AppState, Topic
+from tui_infer.terminal_input import TerminalDriver
 from tui_infer.themes import choose_theme, load_themes
 
 QUIT_TWICE_S = 2.0
@@ -84,6 +87,11 @@ class TuiInferApp(App[int], inherit_bindings=False):
         self.theme = names[(index + 1) % len(names)]
 
     # --- start and frames --------------------------------------------------------------------------
+
+    def get_driver_class(self) -> type[Driver]:
+        """Textual's choice, with the terminal's input read by our own parser."""
+        chosen = super().get_driver_class()
+        return TerminalDriver if chosen is LinuxDriver else chosen
 
     def get_default_screen(self) -> MainScreen:
         return MainScreen(self.state, inspector=self.settings.inspector)

@@ -1,0 +1,41 @@
+"""What a terminal's bytes do in the real app, without waiting for the model."""
+
+from collections.abc import Callable
+
+from tests.pty.terminal import Terminal
+from tests.pty.test_app_pty import start  # noqa: F401
+
+START = Callable[..., Terminal]
+OSC_52 = "\x1b]52;c;aGVsbG8=\x07"
+
+
+def test_a_paste_with_escapes_and_controls_presses_no_key(start: START) -> None:  # noqa: F811
+    terminal = start(size=(80, 30))
+    terminal.wait_for("Ask something", 30)
+    terminal.paste(f"\x1b[31mfirst\x1b[0m\n\x1b\n\x03\x03\x0e second\n{OSC_52}\x1b[20~third\n\x1bOP fourth")
+    screen = terminal.wait_for("fourth")
+    places = [screen.index(word) for word in ("first", "second", "third", "fourth")]
+    assert places == sorted(places)
+    terminal.send(" typed")
+    screen = terminal.wait_for("fourth typed")
+    assert "␛[31mfirst␛[0m" in screen
+    assert "2 ○ B" not in screen, "a chat was opened"
+    assert "waiting" not in screen, "a line was sent"
+    assert "again to quit" not in screen
+    assert "Esc closes" not in screen, "the help was opened"
+    assert OSC_52.encode() not in terminal.output, "the clipboard was written"
+
+
+def test_alt_and_a_digit_go_to_the_chat_of_that_number(start: START) -> None:  # noqa: F811
+    terminal = start(size=(120, 30))
+    terminal.wait_for("Ask something", 30)
+    terminal.send("\x0e")  # ctrl+n
+    terminal.wait_for("2 ○ B")
+    terminal.send("\x1b1")
+    terminal.send("for the first")
+    terminal.send("\x1b2")
+    terminal.send("for the second")
+    terminal.wait_for(lambda text: "for the first" in text and "for the second" in text)
+    assert "¡" not in terminal.text()
+    row = next(line for line in terminal.lines() if "for the first" in line)
+    assert row.index("for the first") < row.index("for the second")
