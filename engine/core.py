@@ -1,20 +1,19 @@
 """Engine: the step loop over scheduler, runner, sampler and text."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 
 from engine.blocks import BlockPool
-from engine.chat import ChatRenderer
 from engine.config import EngineConfig
 from engine.errors import DeviceError, EngineError, RequestError
 from engine.graphs import GraphPool
+from engine.prompts import Prompt, PromptReader, is_chat
 from engine.records import (
     BlockSnapshot,
     EngineStatus,
-    Message,
     Progress,
     StepMode,
     StepRecord,
@@ -28,8 +27,6 @@ from engine.scheduler import Scheduler, StepPlan, stop_reason
 from engine.setup import build
 from engine.text import Detokenizer
 from engine.threads import ThreadGovernor
-
-Prompt = str | Sequence[int] | Sequence[Mapping[str, str]] | Sequence[Message]
 
 
 class Engine:
@@ -53,7 +50,7 @@ class Engine:
         self.scheduler: Scheduler = parts.scheduler
         self.runner = parts.runner
         self.graphs: GraphPool = parts.graphs
-        self._renderer = ChatRenderer(parts.tokenizer)
+        self._prompts = PromptReader(parts.tokenizer, parts.status.vocab_size)
         self._status = parts.status
         self._eos = parts.eos_token_ids
         self._stop = parts.stop
@@ -94,7 +91,7 @@ class Engine:
         if self._failed:
             raise DeviceError(self._failed, "Restart the engine.")
         params = params or SamplingParams()
-        prompt_ids = self._prompt_ids(prompt, history)
+        prompt_ids = self._prompts.token_ids(prompt, history)
         self._next_id += 1
         request = Request(
             id=self._next_id,
@@ -107,7 +104,7 @@ class Engine:
             if params.seed is not None
             else hash((self.config.seed, self._next_id)) & (2**63 - 1),
         )
-        chat = not isinstance(prompt, str) and not isinstance(prompt[0], int)
+        chat = is_chat(prompt)
         detokenizer = self._detokenizer(params, chat)
         self.scheduler.add(request)
         self._live[request.id] = request
@@ -115,25 +112,6 @@ class Engine:
         if chat:
             self._chats.add(request.id)
         return request
-
-    def _prompt_ids(self, prompt: Prompt, history: Sequence[int] | None) -> list[int]:
-        if isinstance(prompt, str):
-            ids = list(self.tokenizer.encode(prompt))
-            ids = [*history, *ids] if history else ids
-        elif prompt and isinstance(prompt[0], int):
-            ids = [*(history or ()), *(int(token) for token in prompt)]  # type: ignore[arg-type]
-        else:
-            messages = [_message(item) for item in prompt]
-            ids = (
-                self._renderer.extend(list(history), messages) if history else self._renderer.render(messages)
-            )
-        if not ids:
-            raise RequestError("The prompt is empty: it has no tokens.", "Give it some text.")
-        vocab_size = self._status.vocab_size
-        bad = next((token for token in ids if not 0 <= token < vocab_size), None)
-        if bad is not None:
-            raise RequestError(f"Token id {bad} is outside the model's vocabulary of {vocab_size}.")
-        return ids
 
     def fork(
         self, request_id: int, params: SamplingParams | None = None, session: str | None = None
@@ -384,15 +362,3 @@ class Engine:
 
     def __exit__(self, *_: Any) -> None:
         self.close()
-
-
-def _message(item: Any) -> Message:
-    """A chat message from a dict or a Message."""
-    if isinstance(item, Message):
-        return item
-    try:
-        return Message(role=str(item["role"]), content=str(item["content"]))
-    except (TypeError, KeyError) as error:
-        raise RequestError(
-            f"A prompt item is {item!r}.", "Give text, token ids, or messages with role and content."
-        ) from error
