@@ -354,6 +354,8 @@ class Engine:
         self._drop_finished()
         self._failed = self._failed or "The engine is closed."
         self.runner.close()
+        if self._threads is not None:
+            self._threads.release()
         if torch.cuda.is_available() and torch.cuda.is_initialized():
             torch.cuda.empty_cache()
 

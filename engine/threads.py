@@ -56,6 +56,10 @@ class ThreadGovernor:
             self._trial = []
             self._set_threads(self._other)
 
+    def release(self) -> None:
+        """Give all threads back to whatever the process does next."""
+        self._set_threads(self.most)
+
     @property
     def _other(self) -> int:
         return 1 if self.threads > 1 else self.most

@@ -62,6 +62,14 @@ def test_another_batch_size_is_no_slowdown_and_ends_a_trial():
     assert machine.threads == machine.governor.threads == 2
 
 
+def test_a_released_governor_leaves_all_threads():
+    machine = Machine()
+    machine.busy = True
+    machine.run(50)
+    machine.governor.release()
+    assert machine.threads == 2
+
+
 def test_a_single_core_is_left_alone():
     machine = Machine(most=1)
     machine.run(300)
