@@ -9,9 +9,9 @@ from typing import Any, NoReturn
 
 import click
 
-from engine.errors import DeviceError, EngineError
+from engine.errors import ConfigError, DeviceError, EngineError
 from engine.version import __version__
-from tui_infer.options import engine_config, engine_options, sampling_options, sampling_params
+from tui_infer.options import engine_config, engine_options, sampling_options, sampling_params, text_of
 
 EXIT_CRASH, EXIT_USAGE, EXIT_INTERRUPTED, EXIT_PIPE = 1, 2, 130, 141
 EXIT_S = 3.0  # for threads and locks that would keep a finished app from ending
@@ -75,6 +75,8 @@ def run(
     """
     from tui_infer.headless import Job, run
 
+    system = None if system is None else text_of(system)
+    values["stop"] = tuple(map(text_of, values["stop"]))
     if raw and system is not None:
         raise click.UsageError("--system needs the chat template, which --raw leaves out.")
     config, params = engine_config(group, values), sampling_params(group, values)
@@ -151,7 +153,7 @@ def _prompts(given: Sequence[str], raw: bool) -> list[str]:
         raise click.UsageError("There is no prompt. Give one with --prompt, or pipe it in.")
     if given.count("-") > 1:
         raise click.UsageError("--prompt - is there twice, but stdin can be read only once.")
-    return [_stdin(raw) if prompt == "-" else prompt for prompt in given or ("-",)]
+    return [_stdin(raw) if prompt == "-" else text_of(prompt) for prompt in given or ("-",)]
 
 
 def _stdin(raw: bool) -> str:
@@ -169,15 +171,16 @@ def _complain(text: str, code: int) -> int:
 
 
 def _keep_traceback() -> str:
-    """Write the traceback being handled to a log; says where."""
+    """Write the traceback being handled to a log; says where, or why there is none."""
     from tui_infer.logs import new_log
 
-    with contextlib.suppress(OSError):
+    text = traceback.format_exc()
+    try:
         path = new_log("crash")
-        path.write_text(traceback.format_exc(), "utf-8")
-        return f" The traceback is in {path}"
-    traceback.print_exc()
-    return ""
+        path.write_text(text, "utf-8", errors="backslashreplace")
+    except (OSError, ConfigError) as error:
+        return f" The traceback is not kept: {error}"
+    return f" The traceback is in {path}"
 
 
 def _forget_stdout() -> None:

@@ -1,5 +1,6 @@
 """``tui-infer run``: prompts in, answers out, no terminal needed. The engine runs in this process."""
 
+import io
 import json
 import sys
 import time
@@ -44,6 +45,8 @@ def run(config: EngineConfig, job: Job) -> int:
     Raises:
         EngineError: the engine could not be loaded or the device failed.
     """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a locale without the character shows a question mark
     with ProgressLine(sys.stderr) as line:
         from engine.core import Engine
 
@@ -122,13 +125,14 @@ class TextPrinter:
 
 
 class JsonPrinter:
-    """One JSON object a line and prompt."""
+    """One JSON object a line and prompt, with the prompt's number from 0 as ``index``."""
 
     def __init__(self, out: IO[str]) -> None:
         self._out = out
+        self._index = -1
 
     def begin(self, prompt: str) -> None:
-        pass
+        self._index += 1
 
     def text(self, text: str) -> None:
         pass
@@ -138,6 +142,9 @@ class JsonPrinter:
         for optional in ("logprobs", "error"):
             if not value[optional]:
                 del value[optional]
+        for name, digits in (("ttft_s", 4), ("decode_tokens_per_s", 2)):
+            if value[name] is not None:
+                value[name] = round(value[name], digits)  # the clock says no more
         self._write(value)
 
     def refused(self, error: RequestError) -> None:
@@ -145,8 +152,12 @@ class JsonPrinter:
         self._write(msgspec.to_builtins(_REFUSED) | {"error": str(error)})
 
     def _write(self, value: dict[str, Any]) -> None:
-        # A terminal gets escapes only: JSON may hold C1 controls, which some terminals act upon.
-        text = json.dumps(value, ensure_ascii=self._out.isatty())
+        value = {"index": self._index, **value, "output_tokens": len(value["token_ids"])}
+        # A terminal gets escapes only: JSON may hold C1 controls, which some terminals act upon. So does
+        # a locale that cannot take every character.
+        encoding = getattr(self._out, "encoding", None) or "utf-8"
+        utf8 = encoding.lower().replace("-", "") == "utf8"
+        text = json.dumps(value, ensure_ascii=self._out.isatty() or not utf8)
         self._out.write(text + "\n")
         self._out.flush()
 

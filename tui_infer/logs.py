@@ -1,11 +1,13 @@
 """Log files: one for each start, the last few kept."""
 
 import contextlib
+import errno
 import logging
 import os
 import time
 from pathlib import Path
 
+from engine.errors import ConfigError
 from tui_infer.locations import log_dir
 
 KEPT = 5
@@ -16,11 +18,19 @@ def new_log(kind: str) -> Path:
     """A path for this start's log of ``kind`` (``app``, ``engine``); older ones of that kind are removed.
 
     Raises:
-        OSError: the folder cannot be made.
+        ConfigError: the folder cannot be made or written to.
     """
     folder = log_dir()
-    folder.mkdir(parents=True, exist_ok=True)
-    older = sorted(folder.glob(f"{kind}-*.log"))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, "no permission to write")
+        older = sorted(folder.glob(f"{kind}-*.log"))
+    except OSError as error:
+        raise ConfigError(
+            f"The log folder {folder} cannot be used: {error.strerror}.",
+            "Set TUI_INFER_LOG_DIR to a folder that can be written to.",
+        ) from error
     for path in older:
         with contextlib.suppress(OSError):
             if path in older[: 1 - KEPT] or path.stat().st_size > MAX_BYTES:

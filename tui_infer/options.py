@@ -1,12 +1,13 @@
 """Command-line options of the engine and of sampling, and their way into the engine's own types."""
 
+import os
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, get_args
 
 import click
 
-from engine.config import DEFAULT_MODEL, Attention, DType, EngineConfig, Mode, ModelImpl
+from engine.config import DEFAULT_MODEL, Attention, DType, EngineConfig, Mode
 from engine.request import SamplingParams
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -60,10 +61,14 @@ _ENGINE = (
     click.option("--revision", metavar="REV", help="Branch, tag or commit of a Hugging Face id."),
     click.option("--device", metavar="DEVICE", help="auto, cpu, cuda, cuda:N or mps."),
     click.option("--dtype", type=_choice(DType), help="Number format of weights and KV cache."),
-    click.option("--attention", type=_choice(Attention), help="Paged attention back end."),
+    click.option(
+        "--attention", type=_choice(Attention), help="Paged attention back end; this version has sdpa."
+    ),
     click.option("--mode", type=_choice(Mode), help="Decode with CUDA graphs or eagerly."),
     click.option(
-        "--model-impl", type=_choice(ModelImpl), help="Fused decoder or stock transformers modules."
+        "--model-impl",
+        type=click.Choice(["auto", "transformers"], case_sensitive=False),  # what this version has
+        help="Stock transformers modules.",
     ),
     click.option("--max-batch", type=int, metavar="N", help="Most requests decoded in one step."),
     click.option("--max-model-len", type=int, metavar="N", help="Longest sequence, prompt and answer."),
@@ -131,6 +136,21 @@ def sampling_params(*layers: Mapping[str, Any]) -> SamplingParams:
         RequestError: a value out of range.
     """
     return SamplingParams(**_given(SamplingParams.__struct_fields__, layers))
+
+
+def text_of(argument: str) -> str:
+    """An argument as text that has a UTF-8 form; bytes that are none become replacement characters.
+
+    Python hides bytes that the locale cannot decode in lone surrogates, and a tokenizer takes none.
+    """
+    try:
+        argument.encode()
+    except UnicodeEncodeError:
+        try:
+            return os.fsencode(argument).decode(errors="replace")
+        except UnicodeEncodeError:  # surrogates that no byte stands behind
+            return argument.encode(errors="replace").decode()
+    return argument
 
 
 def _given(fields: tuple[str, ...], layers: tuple[Mapping[str, Any], ...]) -> dict[str, Any]:

@@ -45,7 +45,7 @@ def require_terminal() -> None:
     missing = [name for name, stream in streams.items() if stream is None or not stream.isatty()]
     hint = "Use 'tui-infer run' for pipes and scripts."
     if missing:
-        raise NoTerminal(f"The app needs a terminal, and {_listed(missing)}.", hint)
+        raise NoTerminal(f"The app needs a terminal, but {_listed(missing)}.", hint)
     if os.environ.get("TERM", "") in ("", "dumb"):
         raise NoTerminal(f"The app cannot draw on a terminal with TERM={os.environ.get('TERM', '')!r}.", hint)
 
@@ -155,6 +155,9 @@ class _Owner:
 
 
 def _listed(names: list[str]) -> str:
-    if len(names) == 1:
-        return f"{names[0]} is none"
-    return f"{', '.join(names[:-1])} and {names[-1]} are none"
+    match names:
+        case [only]:
+            return f"{only} is not a terminal"
+        case [one, other]:
+            return f"neither {one} nor {other} is a terminal"
+    return f"none of {', '.join(names[:-1])} and {names[-1]} is a terminal"

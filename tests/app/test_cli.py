@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from engine.config import EngineConfig
@@ -18,7 +19,7 @@ from tui_infer.cli import main
 from tui_infer.headless import JsonPrinter, ProgressLine, TextPrinter
 from tui_infer.locations import all_folders
 from tui_infer.logs import new_log
-from tui_infer.options import ByteSize, engine_config, sampling_params
+from tui_infer.options import ByteSize, engine_config, sampling_params, text_of
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -30,6 +31,11 @@ def call(*arguments, stdin="", env=None, timeout=60):
         input=stdin, capture_output=True, text=True, cwd=REPOSITORY, timeout=timeout,
         env={**os.environ, **(env or {})},
     )  # fmt: skip
+
+
+def before_python_path(folder):
+    """``folder`` first, and then what may hold the dependencies."""
+    return os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
 
 
 def exit_code(*arguments):
@@ -72,6 +78,7 @@ def test_the_app_without_a_terminal_is_one_line_and_exit_code_two():
     run = call()
     assert (run.returncode, run.stdout) == (2, "")
     assert run.stderr.startswith("error: The app needs a terminal")
+    assert "none of stdin, stdout and stderr is a terminal" in run.stderr
     assert "tui-infer run" in run.stderr
     assert run.stderr.count("\n") == 1
     assert "\x1b" not in run.stderr
@@ -84,6 +91,13 @@ def test_the_app_without_a_terminal_is_one_line_and_exit_code_two():
         (["--kv-memory", "2GX"], "'2GX' is no size; write 2GB"),
         (["--device", "gpu"], "device='gpu' is unknown. Use auto, cpu"),
         (["--nonsense"], "No such option"),
+        (["--threads", "100000"], "threads=100000 is too large; it must be at most"),
+        (["run", "--prompt", "x", "--max-tokens", "9999999999"], "from 1 to 2147483648."),
+        (["run", "--prompt", "x", "--model", b"\xff"], r"model='\udcff' is not UTF-8"),
+        (
+            ["run", "--prompt", "x", "--model-impl", "decoder"],
+            "'decoder' is not one of 'auto', 'transformers'",
+        ),
         (["run", "--prompt", "x", "--dtype", "int3"], "'int3' is not one of"),
         (["run", "--prompt", "x", "--temperature", "-1"], "temperature=-1.0 is out of range"),
         (["run", "--prompt", "x", "--top-p", "0"], "top_p=0.0 is out of range"),
@@ -120,6 +134,26 @@ def test_an_unforeseen_error_is_one_line_with_the_traceback_in_a_log(own_folders
     log = Path(captured.err.strip().rpartition(" ")[2])
     assert log.parent == own_folders / "log"
     assert "Traceback" in log.read_text()
+
+
+def test_a_log_folder_that_cannot_be_made_costs_the_traceback_and_not_the_line(monkeypatch, capsys):
+    monkeypatch.setenv("TUI_INFER_LOG_DIR", "/dev/null/nope")
+    monkeypatch.setattr("tui_infer.locations.all_folders", lambda: 1 / 0)
+    assert exit_code("paths") == 1
+    said = capsys.readouterr().err
+    assert said.startswith("error: ZeroDivisionError: division by zero")
+    assert "The log folder /dev/null/nope cannot be used" in said
+    assert said.count("\n") == 1
+
+
+def test_the_app_names_a_log_folder_that_cannot_be_used_and_the_variable(monkeypatch, capsys):
+    monkeypatch.setenv("TUI_INFER_LOG_DIR", "/dev/null/nope")
+    monkeypatch.setattr("tui_infer.terminal.require_terminal", lambda: None)
+    assert exit_code() == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: The log folder /dev/null/nope cannot be used: Not a directory.")
+    assert "TUI_INFER_LOG_DIR" in said
+    assert said.count("\n") == 1
 
 
 def test_ctrl_c_leaves_with_130_and_no_traceback(monkeypatch, capsys):
@@ -175,6 +209,14 @@ def test_the_seed_is_every_prompts_own_so_that_a_prompt_alone_gives_the_same_tok
     )
 
 
+@pytest.mark.parametrize(
+    ("argument", "text"),
+    [("caf\u00e9 \U0001f600", "caf\u00e9 \U0001f600"), ("a\udcff\udcfeb", "a\ufffd\ufffdb"), ("\ud800", "?")],
+)
+def test_an_argument_is_always_text_that_a_tokenizer_takes(argument, text):
+    assert text_of(argument) == text
+
+
 # --- folders and logs ------------------------------------------------------------------------------
 
 
@@ -227,6 +269,16 @@ def test_a_pipe_gets_the_text_to_the_letter():
     assert out.getvalue() == COMPLETION.text + "\n"
 
 
+def test_times_in_json_have_the_digits_that_mean_something():
+    out = io.StringIO()
+    printer = JsonPrinter(out)
+    printer.begin("prompt")
+    printer.end(msgspec.structs.replace(COMPLETION, ttft_s=0.123456789, decode_tokens_per_s=31.98765))
+    value = json.loads(out.getvalue())
+    assert (value["ttft_s"], value["decode_tokens_per_s"]) == (0.1235, 31.99)
+    assert (value["index"], value["output_tokens"]) == (0, 1)
+
+
 def test_several_answers_stand_under_their_prompts():
     out = io.StringIO()
     printer = TextPrinter(out, 2)
@@ -271,13 +323,16 @@ def test_the_doctor_says_of_every_attention_back_end_whether_it_is_used_and_why(
     assert {"python", "torch", "device", "attention", "nvml", "models", "terminal", "problems"} == set(found)
     assert {"flash", "triton", "sdpa"} <= set(found["attention"])
     assert all(": " in reason for reason in found["attention"].values())
+    assert (
+        found["attention"]["flash"] == "not used: not in this version, which has SDPA only, on every device"
+    )
     assert found["device"]["auto"]
     assert "is installed" in found["models"]["smollm2"]
 
 
 def test_the_doctor_is_of_use_where_torch_is_broken(tmp_path):
     (tmp_path / "torch.py").write_text("raise ImportError('libtorch_cpu.so: cannot open shared object file')")
-    run = call("doctor", env={"PYTHONPATH": str(tmp_path), "LC_ALL": "C.UTF-8"})
+    run = call("doctor", env={"PYTHONPATH": before_python_path(tmp_path), "LC_ALL": "C.UTF-8"})
     assert run.returncode == 1
     assert "libtorch_cpu.so" in run.stdout
     assert "terminal" in run.stdout

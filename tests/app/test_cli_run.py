@@ -17,6 +17,8 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 TINY = ("--device", "cpu", "--dtype", "float32", "--kv-memory", "8MiB")
 QUESTION = "What is the capital of France? Answer in one sentence."
 KEYS = {
+    "index",
+    "output_tokens",
     "text",
     "token_ids",
     "finish_reason",
@@ -70,6 +72,8 @@ def test_several_prompts_run_in_one_batch_and_come_in_their_order(run):
     code, out, err = run("--temperature", "0", "--max-tokens", "9", "--json", *arguments)
     together = objects(out)
     assert (code, err) == (0, "")
+    assert [answer["index"] for answer in together] == [0, 1, 2]
+    assert [answer["output_tokens"] for answer in together] == [9, 9, 9]
     assert [answer["token_ids"] for answer in together] == [answer["token_ids"] for answer in alone]
     assert [answer["prompt_tokens"] for answer in together] == [answer["prompt_tokens"] for answer in alone]
 
@@ -113,11 +117,39 @@ def test_a_seed_gives_a_prompt_the_same_tokens_alone_and_among_others(run):
 def test_a_prompt_that_cannot_fit_is_reported_in_its_place_and_the_others_are_answered(run):
     code, out, err = run("--max-tokens", "5", "--json", "-p", "cat " * 2000, "-p", "hello")
     refused, answered = objects(out)
+    assert (refused["index"], refused["output_tokens"], answered["index"]) == (0, 0, 1)
     assert code == 2
     assert refused["finish_reason"] == "error"
     assert "512" in refused["error"]
     assert err.startswith("error: ")
     assert len(answered["token_ids"]) == 5
+
+
+@pytest.mark.parametrize(
+    "locale", [{"LC_ALL": "C.UTF-8"}, {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}]
+)
+def test_bytes_that_are_no_text_and_a_locale_without_utf8_do_not_end_a_run(tiny_model_dir, locale):
+    command = [sys.executable, "-m", "tui_infer", "run", "--model", str(tiny_model_dir), *TINY]
+    done = subprocess.run(
+        [*command, "--json", "--max-tokens", "2", "-p", b"\xff\xfe", "-p", "caf\u00e9".encode(),
+         "--system", b"\xff", "--stop", b"\xfe"],
+        capture_output=True, cwd=REPOSITORY, stdin=subprocess.DEVNULL, timeout=120,
+        env={**os.environ, **locale},
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert [answer["index"] for answer in objects(done.stdout.decode())] == [0, 1]
+
+
+def test_text_that_the_locale_cannot_show_is_a_question_mark(tiny_model_dir):
+    locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    command = [sys.executable, "-m", "tui_infer", "run", "--model", str(tiny_model_dir), *TINY]
+    done = subprocess.run(
+        [*command, "--max-tokens", "1", "-p", "caf\u00e9".encode(), "-p", "cat"],
+        capture_output=True, cwd=REPOSITORY, stdin=subprocess.DEVNULL, timeout=120,
+        env={**os.environ, **locale},
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.startswith(b"[1] caf?\n")
 
 
 def test_ctrl_c_ends_a_run_with_130_and_no_traceback(tiny_model_dir):

@@ -211,7 +211,7 @@ def test_a_single_stream_that_is_no_terminal_is_named(stream, tmp_path):
     try:
         assert screen.end() == 2
         said = screen.output.decode() if stream != "stderr" else (tmp_path / "out").read_text()
-        assert f"and {stream} is none." in said
+        assert f"but {stream} is not a terminal." in said
     finally:
         screen.close()
 
