@@ -99,7 +99,13 @@ def resolve(model: str, revision: str | None = None, progress: OnProgress = no_p
     if file:
         gguf = hub.download_file(repo_id, file, revision, progress)
         return _converted(gguf, gguf.stem, f"GGUF file of {repo_id}", progress)
-    folder = hub.download_model(repo_id, revision, progress)
+    try:
+        folder = hub.download_model(repo_id, revision, progress)
+    except ModelError as error:
+        if "/" in repo_id:
+            raise
+        names = ", ".join(KNOWN_MODELS)  # a bare word is more often a slip than an id
+        raise ModelError(error.message, f"{error.hint} The known names are: {names}.".strip()) from error
     check_folder(folder, model)
     return ModelSource(repo_id.rsplit("/", 1)[-1], folder, f"Hugging Face {repo_id}")
 
@@ -141,6 +147,7 @@ def _from_folder(path: Path, progress: OnProgress) -> ModelSource:
                 f"{path} has {len(ggufs)} GGUF files: {_some(file.name for file in ggufs)}.",
                 "Give --model one of these files.",
             )
+        progress(Progress("finding the model", f"{ggufs[0].name}, the only GGUF file of {path}"))
         return _from_file(ggufs[0], progress)
     check_folder(path, str(path))
     return ModelSource(path.name, path, "folder")

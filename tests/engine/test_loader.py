@@ -388,10 +388,28 @@ def test_a_folder_with_one_gguf_file_is_that_file(tmp_path: Path, monkeypatch: p
         source, "_converted", lambda gguf, name, origin, progress: ModelSource(name, gguf, origin)
     )
     (tmp_path / "one.gguf").write_bytes(b"GGUF")
-    assert resolve(str(tmp_path)).path.name == "one.gguf"
+    events: list[Progress] = []
+    assert resolve(str(tmp_path), None, events.append).path.name == "one.gguf"
+    assert events[-1].detail == f"one.gguf, the only GGUF file of {tmp_path}"
     (tmp_path / "two.gguf").write_bytes(b"GGUF")
     with pytest.raises(ModelError, match="2 GGUF files"):
         resolve(str(tmp_path))
+
+
+@pytest.mark.parametrize(("name", "told"), [("smolm2", True), ("someone/smolm2", False)])
+def test_a_bare_name_that_nobody_knows_is_told_the_known_ones(
+    name: str, told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from engine.models import hub
+
+    def unknown(*_: Any) -> Path:
+        raise ModelError(f"{name} is not on the hub.", "Check the id.")
+
+    monkeypatch.setattr(hub, "download_model", unknown)
+    with pytest.raises(ModelError) as caught:
+        resolve(name)
+    assert caught.value.message == f"{name} is not on the hub."
+    assert caught.value.hint == "Check the id." + " The known names are: smollm2." * told
 
 
 def test_a_revision_is_for_hub_ids_only(tiny_model_dir: Path) -> None:
