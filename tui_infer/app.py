@@ -1,8 +1,11 @@
 """The app: the engine's client on one side, the state in the middle, the screen on the other."""
 
+import asyncio
+import contextlib
 from time import monotonic
 from typing import get_args
 
+from textual import events
 from textual.app import App
 from textual.driver import Driver
 from textual.drivers.linux_driver import LinuxDriver
@@ -25,6 +28,7 @@ from tui_infer.themes import choose_theme, load_themes
 QUIT_TWICE_S = 2.0
 INSPECTOR_PERIOD_S = 0.1
 GPU_PERIOD_S = 1.0
+TYPED_S = 2.0  # for a prompt to take in what was typed before a key of the app
 
 
 class TuiInferApp(App[int], inherit_bindings=False):
@@ -86,6 +90,29 @@ class TuiInferApp(App[int], inherit_bindings=False):
         index = names.index(self.theme) if self.theme in names else -1
         self.theme = names[(index + 1) % len(names)]
 
+    # --- keys --------------------------------------------------------------------------------------
+
+    async def on_event(self, event: events.Event) -> None:
+        if isinstance(event, events.Key) and not event.is_forwarded and self._has_priority(event.key):
+            await self._taken_in()
+        await super().on_event(event)
+
+    def _has_priority(self, key: str) -> bool:
+        return any(
+            binding.priority
+            for _, bindings in self.screen._binding_chain
+            for binding in bindings.key_to_bindings.get(key, ())
+        )
+
+    async def _taken_in(self) -> None:
+        """Wait until the focused widget handled all that was typed or pasted so far: those keys lie in its
+        queue, and the action to come may give the prompt to another chat.
+        """
+        done = asyncio.Event()
+        if self.focused is not None and self.focused.call_later(done.set):
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(done.wait(), TYPED_S)
+
     # --- start and frames --------------------------------------------------------------------------
 
     def get_driver_class(self) -> type[Driver]:
@@ -95,6 +122,11 @@ class TuiInferApp(App[int], inherit_bindings=False):
 
     def get_default_screen(self) -> MainScreen:
         return MainScreen(self.state, inspector=self.settings.inspector)
+
+    @property
+    def _screen_is_up(self) -> bool:
+        """Whether the main screen can be drawn: on a slow machine frames come before it."""
+        return bool(self.screen_stack) and self.screen_stack[0].is_mounted
 
     @property
     def main(self) -> MainScreen:
@@ -123,6 +155,8 @@ class TuiInferApp(App[int], inherit_bindings=False):
 
     def _frame(self) -> None:
         """Draw what changed since the last frame; go to sleep when nothing did."""
+        if not self._screen_is_up:
+            return
         dirty, self._dirty = self._dirty, set()
         if dirty:
             self._show_notices()
@@ -219,15 +253,19 @@ class TuiInferApp(App[int], inherit_bindings=False):
 
     def action_new_chat(self) -> None:
         self.state.new_session()
+        self.main.fit_panes()
 
     def action_step_chat(self, step: int) -> None:
         self.state.step_focus(step)
+        self.main.fit_panes()
 
     def action_chat_number(self, number: int) -> None:
         self.state.focus_number(number)
+        self.main.fit_panes()
 
     def action_focus_chat(self, session: str) -> None:
         self.state.focus(session)
+        self.main.fit_panes()
 
     def action_cancel(self) -> None:
         if self.main.leave_full_inspector():
@@ -255,6 +293,7 @@ class TuiInferApp(App[int], inherit_bindings=False):
             if sure:
                 self.main.forget(session.id)
                 self.state.close_session(session.id)
+                self.main.fit_panes()
 
         if session.turns:
             question = f"Close chat {session.letter}, “{session.title}”? Its text is lost."
@@ -266,9 +305,11 @@ class TuiInferApp(App[int], inherit_bindings=False):
 
     def action_cycle_layout(self) -> None:
         self.state.cycle_layout()
+        self.main.fit_panes()
 
     def action_toggle_zoom(self) -> None:
         self.state.toggle_zoom()
+        self.main.fit_panes()
 
     def action_cycle_inspector(self) -> None:
         self.main.cycle_inspector()

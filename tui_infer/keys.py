@@ -56,13 +56,18 @@ PROMPT_KEYS = [
 
 
 def bindings() -> list[BindingType]:
-    """The keys of the main screen, as Textual wants them."""
-    return [Binding(key.keys, key.action, key.label, show=False, id=key.id) for key in KEYS]
+    """The keys of the main screen, as Textual wants them.
+
+    With priority they act in the app's turn, before a later key is given to any prompt: else what is typed
+    right after a change of the focus would go to the chat before.
+    """
+    return _with_priority(KEYS)
 
 
 def app_bindings() -> list[BindingType]:
     """The keys that work on every screen."""
-    return [
-        Binding(key.keys, key.action, key.label, show=False, id=key.id, priority=True)
-        for key in (PALETTE, QUIT)
-    ]
+    return _with_priority([PALETTE, QUIT])
+
+
+def _with_priority(keys: list[Key]) -> list[BindingType]:
+    return [Binding(key.keys, key.action, key.label, show=False, id=key.id, priority=True) for key in keys]

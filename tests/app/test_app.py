@@ -1,8 +1,9 @@
 """The app as a user meets it, against a scripted engine."""
 
 import pytest
+from textual import events
 
-from engine.records import Cancel, Submit
+from engine.records import Cancel, Message, Submit
 from tests.app.driving import ask, focused_pane, pane_of, running, screen_text, settled
 from tests.app.scripted import ScriptedClient
 from tests.waiting import wait_until
@@ -404,3 +405,23 @@ async def test_a_running_engine_is_only_restarted_after_a_question() -> None:
         await pilot.press("y")
         await wait_until(lambda: client.restarts == 1)
         assert app.state.current.status == "cancelled"
+
+
+async def test_a_frame_before_the_first_screen_draws_nothing_and_loses_nothing() -> None:
+    app = TuiInferApp(ScriptedClient("x"), settings=Settings())
+    app.state.notice("early", "bird")
+    app._frame()
+    assert app._dirty == {("notice", "")}
+    assert len(app.state.notices) == 1
+
+
+async def test_what_is_typed_after_a_change_of_the_chat_goes_to_the_new_one() -> None:
+    client = ScriptedClient("x", rate=1)
+    async with running(client, size=(80, 24)) as (app, _):
+        first = app.state.current
+        for key in ["a", "ctrl+n", *"new", "enter", "b", "alt+1", "c", "tab", "d"]:
+            app.post_message(events.Key(key, key if len(key) == 1 else None))  # as fast as a driver can
+        await wait_until(lambda: app.state.focused != first.id and app.state.current.draft == "bd")
+        assert first.draft == "ac"
+        assert not first.turns
+        assert [command.prompt[-1] for command in submits(client)] == [Message("user", "new")]

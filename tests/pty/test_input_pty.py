@@ -39,3 +39,17 @@ def test_alt_and_a_digit_go_to_the_chat_of_that_number(start: START) -> None:  #
     assert "¡" not in terminal.text()
     row = next(line for line in terminal.lines() if "for the first" in line)
     assert row.index("for the first") < row.index("for the second")
+
+
+def test_a_burst_of_typing_and_chat_keys_ends_where_each_part_was_meant(start: START) -> None:  # noqa: F811
+    terminal = start(size=(80, 30))
+    terminal.wait_for("Ask something", 30)
+    terminal.send("for A\x0efor B\rdraft B\t and A\x1b[Zand B\x0efor C\r")
+    terminal.wait_for("3 ◌ C for C")
+    terminal.send("\x1b1")
+    terminal.wait_for("for A and A")
+    terminal.send("\x1b2")
+    screen = terminal.wait_for("draft Band B")
+    assert "for B" in screen
+    terminal.send("\x1b3")
+    terminal.wait_for("3 ◌ C for C")

@@ -45,7 +45,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
         self.title_bar = TitleBar(state)
         self.session_bar = SessionBar(state)
         self.banner = Banner(state)
-        self.panes = [Pane(state.prompts) for _ in range(MAX_PANES)]
+        self.panes = [Pane(state.prompts, self._send) for _ in range(MAX_PANES)]
         self.inspector = Inspector()
         self.key_bar = KeyBar()
 
@@ -80,7 +80,10 @@ class MainScreen(Screen[None], inherit_bindings=False):
                 pane.update_frame(focused=pane.session.id == self._state.focused, soon=True)
 
     def fit_panes(self) -> None:
-        """Give the panes to chats and the area to panes; focus the prompt of the focused chat."""
+        """Give the panes to chats and the area to panes; focus the prompt of the focused chat.
+
+        All of it holds when this returns, so that the next key finds the right prompt.
+        """
         width, height = self.size
         self.set_class(width < MIN_WIDTH or height < MIN_HEIGHT, "-too-small")
         mode = self.inspector_mode
@@ -102,8 +105,8 @@ class MainScreen(Screen[None], inherit_bindings=False):
             color = session_color(self.app.current_theme, session.color)
             pane.set_class(session_id == self._state.focused, "-current")
             pane.bind(session, document, palette, color)
-            if session_id == self._state.focused and mode != "full" and not pane.prompt.has_focus:
-                pane.prompt.focus(scroll_visible=False)
+            if session_id == self._state.focused and mode != "full":
+                self.set_focus(pane.prompt, scroll_visible=False)
 
     def _apply(self, mode: str, inspector_width: int, columns: int, rows: int, count: int) -> None:
         area = self.query_one("#panes")
@@ -201,17 +204,20 @@ class MainScreen(Screen[None], inherit_bindings=False):
 
     def on_pane_chosen(self, event: Pane.Chosen) -> None:
         self._state.focus(event.session)
+        self.fit_panes()
 
-    def on_prompt_submitted(self, event: Prompt.Submitted) -> None:
-        pane = event.prompt.parent
-        if not isinstance(pane, Pane) or pane.session is None:
-            return
+    def _send(self, pane: Pane, text: str) -> bool:
+        """Send a prompt; whether it left."""
         session = pane.session
+        if session is None:
+            return False
         if session.busy:
             self._state.notice("Not sent", "This chat is still answering. Esc stops it.", "warning")
-        elif self._state.submit(session.id, event.text):
-            event.prompt.clear_sent()
+            return False
+        sent = self._state.submit(session.id, text)
+        if sent:
             pane.transcript.to_end()
+        return sent
 
 
 def _inspector_width(width: int) -> int:

@@ -1,5 +1,6 @@
 """One pane: a chat's transcript, its prompt, and a frame that says which chat it is and how it goes."""
 
+from collections.abc import Callable
 from time import monotonic
 
 from rich.text import Text
@@ -38,10 +39,10 @@ class Pane(Vertical):
             super().__init__()
             self.session = session
 
-    def __init__(self, prompts: list[str]) -> None:
+    def __init__(self, prompts: list[str], send: Callable[["Pane", str], bool]) -> None:
         super().__init__()
         self.transcript = Transcript()
-        self.prompt = Prompt(prompts)
+        self.prompt = Prompt(prompts, lambda text: send(self, text))
         self.session: SessionState | None = None
         self._color = ""
 

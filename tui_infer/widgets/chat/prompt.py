@@ -1,5 +1,7 @@
 """The prompt of a pane: several lines, history, paste of anything."""
 
+from collections.abc import Callable
+
 from textual import events
 from textual.binding import Binding, BindingType
 from textual.document._document_navigator import DocumentNavigator
@@ -53,14 +55,6 @@ class Prompt(TextArea, inherit_bindings=False):
         Binding("ctrl+underscore", "undo", "Undo", show=False),
     ]
 
-    class Submitted(Message):
-        """The user sent the text."""
-
-        def __init__(self, prompt: "Prompt", text: str) -> None:
-            super().__init__()
-            self.prompt = prompt
-            self.text = text
-
     class Scroll(Message):
         """A key that is meant for the transcript: ``page_up``, ``page_down``, ``start``, ``end``."""
 
@@ -68,12 +62,13 @@ class Prompt(TextArea, inherit_bindings=False):
             super().__init__()
             self.where = where
 
-    def __init__(self, prompts: list[str]) -> None:
+    def __init__(self, prompts: list[str], send: Callable[[str], bool]) -> None:
         super().__init__(
             soft_wrap=True, show_line_numbers=False, highlight_cursor_line=False, tab_behavior="focus"
         )
         self.cursor_blink = False  # a blinking cursor is a timer that never sleeps
         self._prompts = prompts
+        self._send = send
         self._session: SessionState | None = None
 
     # --- the chat ----------------------------------------------------------------------------------
@@ -113,7 +108,9 @@ class Prompt(TextArea, inherit_bindings=False):
         key = event.key
         if key == "enter":
             self._take(event)
-            self.post_message(self.Submitted(self, self.text))
+            # At once, not by a message: the keys after it may go to another chat, or write the next prompt.
+            if self._send(self.text):
+                self.clear_sent()
         elif key in NEWLINE_KEYS:
             self._take(event)
             self._replace_via_keyboard("\n", *self.selection)
