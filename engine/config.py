@@ -123,5 +123,7 @@ def _check_text(name: str, value: str | None) -> None:
 
 def _check_device(device: str) -> None:
     kind, colon, index = device.partition(":")
-    if kind not in ("auto", "cpu", "cuda", "mps") or (colon and not (kind == "cuda" and index.isdigit())):
+    if kind not in ("auto", "cpu", "cuda", "mps") or (
+        colon and not (kind == "cuda" and index.isascii() and index.isdigit())
+    ):
         raise ConfigError(f"device={device!r} is unknown.", "Use auto, cpu, cuda, cuda:N or mps.")

@@ -33,7 +33,7 @@ def cli(ctx: click.Context, theme: str | None, **engine: Any) -> int | None:
     ctx.obj = engine
     if ctx.invoked_subcommand is not None:
         return None
-    return run_the_app(engine, theme)
+    return run_the_app(engine, None if theme is None else text_of(theme))
 
 
 def run_the_app(engine: dict[str, Any], theme: str | None) -> int:

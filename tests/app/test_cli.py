@@ -90,6 +90,7 @@ def test_the_app_without_a_terminal_is_one_line_and_exit_code_two():
         (["--max-batch", "0"], "max_batch=0 is too small"),
         (["--kv-memory", "2GX"], "'2GX' is no size; write 2GB"),
         (["--device", "gpu"], "device='gpu' is unknown. Use auto, cpu"),
+        (["--device", "cuda:\u00b2"], "device='cuda:\u00b2' is unknown"),
         (["--nonsense"], "No such option"),
         (["--threads", "100000"], "threads=100000 is too large; it must be at most"),
         (["run", "--prompt", "x", "--max-tokens", "9999999999"], "from 1 to 2147483648."),
