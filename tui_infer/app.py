@@ -28,6 +28,7 @@ from tui_infer.themes import choose_theme, load_themes
 QUIT_TWICE_S = 2.0
 INSPECTOR_PERIOD_S = 0.1
 GPU_PERIOD_S = 1.0
+LAYOUT_TITLE, LAYOUT_S = "Layout", 2.0
 TYPED_S = 2.0  # for a prompt to take in what was typed before a key of the app
 
 
@@ -172,7 +173,11 @@ class TuiInferApp(App[int], inherit_bindings=False):
 
     def _show_notices(self) -> None:
         notices, self.state.notices = self.state.notices, []
+        shown = {(toast.title, toast.message) for toast in self._notifications}
         for notice in notices:
+            if (notice.title, notice.message) in shown:
+                continue
+            shown.add((notice.title, notice.message))
             self.notify(notice.message, title=notice.title, severity=notice.severity, markup=False)
 
     def _theme_changed(self) -> None:
@@ -286,7 +291,8 @@ class TuiInferApp(App[int], inherit_bindings=False):
         self.push_screen(Rename(session.title if session.titled else "", session.title), renamed)
 
     def action_close_chat(self) -> None:
-        """Close the focused chat; one with content asks first."""
+        """Close the focused chat; one with content, sent or not, asks first."""
+        self.main.store_drafts()
         session = self.state.current
 
         def answered(sure: bool | None) -> None:
@@ -295,8 +301,10 @@ class TuiInferApp(App[int], inherit_bindings=False):
                 self.state.close_session(session.id)
                 self.main.fit_panes()
 
-        if session.turns:
-            question = f"Close chat {session.letter}, “{session.title}”? Its text is lost."
+        draft = bool(session.draft.strip())
+        if session.turns or draft:
+            lost = "Its text is lost" if session.turns else "Its unsent prompt is lost"
+            question = f"Close chat {session.letter}, “{session.title}”? {lost}."
             self.push_screen(Ask(question, "Close it", "Keep it"), answered)
         else:
             answered(True)
@@ -306,6 +314,18 @@ class TuiInferApp(App[int], inherit_bindings=False):
     def action_cycle_layout(self) -> None:
         self.state.cycle_layout()
         self.main.fit_panes()
+        # Two layouts can look the same, with fewer chats than panes or too little room for them.
+        name = {"1": "one pane", "2": "two panes", "4": "2×2 panes"}[self.state.layout.name]
+        shown = len(self.main.visible_panes)
+        missing = "" if shown == int(self.state.layout.name) else f" ({shown} shown)"
+        self._show_layout(f"{name}{missing}")
+
+    def _show_layout(self, text: str) -> None:
+        """A toast in place of the one before: going round quickly would pile them up."""
+        for toast in list(self._notifications):
+            if toast.title == LAYOUT_TITLE:
+                self._unnotify(toast)
+        self.notify(text, title=LAYOUT_TITLE, timeout=LAYOUT_S, markup=False)
 
     def action_toggle_zoom(self) -> None:
         self.state.toggle_zoom()

@@ -1,5 +1,7 @@
 """The app as a user meets it, against a scripted engine."""
 
+from functools import partial
+
 import pytest
 from textual import events
 
@@ -213,6 +215,10 @@ async def test_below_the_least_size_a_message_is_shown_and_the_app_comes_back() 
         assert app.state.current.draft == "a"
 
 
+def panes_shown(app: TuiInferApp, count: int) -> bool:
+    return len(app.main.visible_panes) == count
+
+
 async def test_f5_cycles_one_two_and_four_panes() -> None:
     async with running(ScriptedClient("x"), size=(160, 48)) as (app, pilot):
         for _ in range(3):
@@ -220,7 +226,7 @@ async def test_f5_cycles_one_two_and_four_panes() -> None:
         await wait_until(lambda: len(app.main.visible_panes) == 4)
         for expected in (1, 2, 4):
             await pilot.press("f5")
-            await wait_until(lambda expected=expected: len(app.main.visible_panes) == expected)
+            await wait_until(partial(panes_shown, app, expected))
             assert focused_pane(app) is not None
 
 
@@ -425,3 +431,74 @@ async def test_what_is_typed_after_a_change_of_the_chat_goes_to_the_new_one() ->
         assert first.draft == "ac"
         assert not first.turns
         assert [command.prompt[-1] for command in submits(client)] == [Message("user", "new")]
+
+
+async def test_closing_a_chat_with_an_unsent_prompt_asks() -> None:
+    async with running(ScriptedClient("x")) as (app, pilot):
+        await pilot.press("ctrl+n", *"draft", "f9")
+        await wait_until(lambda: isinstance(app.screen, Ask))
+        await wait_until(lambda: "unsent" in screen_text(app))
+        await pilot.press("n")
+        await wait_until(lambda: isinstance(app.screen, MainScreen))
+        assert app.state.current.draft == "draft"
+
+
+@pytest.mark.parametrize("size", [(40, 12), (60, 20), (77, 24)])
+async def test_the_inspector_is_never_beside_chats_that_it_would_squeeze(size: tuple[int, int]) -> None:
+    async with running(ScriptedClient("x"), size=size) as (app, pilot):
+        await pilot.press("f6")
+        await wait_until(lambda: app.main.inspector.size.width == size[0])
+        await pilot.press("f6")
+        await wait_until(lambda: not app.main.inspector.display)
+        assert (await pane_of(app)).region.width == size[0]
+
+
+async def test_the_inspector_beside_goes_when_the_terminal_shrinks_and_comes_back() -> None:
+    async with running(ScriptedClient("x"), size=(80, 24)) as (app, pilot):
+        await pilot.press("f6")
+        await wait_until(lambda: app.main.inspector.size.width == 38)
+        await pilot.resize_terminal(60, 20)
+        await wait_until(lambda: not app.main.inspector.display)
+        await pilot.resize_terminal(80, 24)
+        await wait_until(lambda: app.main.inspector.display)
+
+
+async def test_a_title_takes_the_width_that_its_pane_has_now() -> None:
+    title = "a title of forty columns, more or less, x"
+    async with running(ScriptedClient("x", rate=1000), size=(80, 24)) as (app, pilot):
+        app.state.rename(app.state.focused, title)
+        await pilot.press("f6")
+        await wait_until(lambda: app.main.inspector.size.width == 38)
+        await wait_until(lambda: title not in screen_text(app))
+        await pilot.press("f6", "f6")
+        await wait_until(lambda: title in screen_text(app))
+
+
+async def test_a_notice_that_is_on_the_screen_is_not_added_again() -> None:
+    async with running(ScriptedClient("x", hold=True)) as (app, pilot):
+        await pilot.press("f2", "f2")
+        await wait_until(lambda: "not ready yet" in screen_text(app))
+        await pilot.press("f3", "f4", "f2")
+        await wait_until(lambda: not app.state.notices)
+        await pilot.pause(0.2)
+        assert screen_text(app).count("not ready yet") == 1
+
+
+async def test_f5_names_the_layout_once() -> None:
+    async with running(ScriptedClient("x"), size=(160, 40)) as (app, pilot):
+        await pilot.press("ctrl+n", "f5")
+        await wait_until(lambda: "2×2 panes (2 shown)" in screen_text(app))
+        await pilot.press("f5")
+        await wait_until(lambda: "one pane" in screen_text(app) and "2×2" not in screen_text(app))
+
+
+async def test_a_failed_start_says_how_to_go_on_with_another_model() -> None:
+    client = ScriptedClient("x", hold=True)
+    async with running(client, size=(80, 24)) as (app, pilot):
+        await ask(app, pilot, "early")
+        await wait_until(lambda: "waiting" in screen_text(app))
+        client.fail()
+        await wait_until(lambda: "start with --model NAME" in screen_text(app))
+        assert "ctrl+c twice quits" in screen_text(app)
+        await wait_until(lambda: "sent after a restart" in screen_text(app))
+        assert "waiting" not in screen_text(app)

@@ -104,6 +104,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
             document = self._documents.setdefault(session_id, ChatDocument())
             color = session_color(self.app.current_theme, session.color)
             pane.set_class(session_id == self._state.focused, "-current")
+            pane.engine_stopped = self._state.phase == "failed"
             pane.bind(session, document, palette, color)
             if session_id == self._state.focused and mode != "full":
                 self.set_focus(pane.prompt, scroll_visible=False)
@@ -129,7 +130,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
         hints = {
             "loading": ["the model is loading", "", "type now, it is sent when ready"],
             "ready": ["type a prompt, Enter sends it", "", "^n another chat   F1 all keys"],
-            "failed": ["the engine has stopped", "", "F7  restart it"],
+            "failed": ["the engine has stopped", "", "F7 starts it again"],
         }
         for pane in self.panes:
             pane.transcript.set_hint(hints[self._state.phase])
@@ -138,6 +139,11 @@ class MainScreen(Screen[None], inherit_bindings=False):
     @property
     def visible_panes(self) -> list[Pane]:
         return [pane for pane in self.panes if pane.display and pane.session is not None]
+
+    def store_drafts(self) -> None:
+        """Bring the chats' drafts up to what stands in the prompts."""
+        for pane in self.visible_panes:
+            pane.prompt.store_draft()
 
     def forget(self, session_id: str) -> None:
         """A chat is about to be deleted."""
@@ -155,18 +161,25 @@ class MainScreen(Screen[None], inherit_bindings=False):
         """``hidden``, ``side`` or ``full``, with ``auto`` resolved by the terminal's width."""
         if self._inspector_mode == "auto":
             return "side" if self.size.width >= WIDE else "hidden"
+        if self._inspector_mode == "side" and not self._side_fits:
+            return "hidden"
         return self._inspector_mode
+
+    @property
+    def _side_fits(self) -> bool:
+        """Whether the chats keep a readable width beside the inspector."""
+        return self.size.width - _inspector_width(self.size.width) >= MIN_WIDTH
 
     @property
     def inspector_visible(self) -> bool:
         return self.inspector_mode != "hidden"
 
     def cycle_inspector(self) -> None:
-        index = INSPECTOR_MODES.index(self.inspector_mode)
-        self._set_inspector(INSPECTOR_MODES[(index + 1) % len(INSPECTOR_MODES)])
+        modes = [mode for mode in INSPECTOR_MODES if mode != "side" or self._side_fits]
+        self._set_inspector(modes[(modes.index(self.inspector_mode) + 1) % len(modes)])
 
     def leave_full_inspector(self) -> bool:
-        """Back from the full screen to the side; False when it was not full."""
+        """Back from the full screen to the side, where it fits; False when it was not full."""
         if self.inspector_mode != "full":
             return False
         self._set_inspector("side")

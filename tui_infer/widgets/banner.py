@@ -72,4 +72,7 @@ class Banner(Bar):
             rows.append([Part("   ", plain), *(Part(piece, style) for piece, style in line)])
         restart = [Part("   ", plain), Part("F7", key, "app.restart_engine")]
         rows.append([*restart, Part(" restarts the engine; your chats are kept", dim)])
+        if self._state.status is None:  # it never ran: another try of the same model may fail the same way
+            other = "another model: ctrl+c twice quits, then start with --model NAME"
+            rows.append([Part(fit(f"   {other}", width), dim)])
         return rows

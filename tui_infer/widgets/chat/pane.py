@@ -77,14 +77,20 @@ class Pane(Vertical):
         if title != self._shown_title:
             self._shown_title = title
             self.border_title = title
-        numbers = Text(_numbers(session), style=f"bold {self._color}" if session.busy else text)
+        held = self.engine_stopped and session.status == "queued"
+        doing = "sent after a restart" if held else _numbers(session)
+        numbers = Text(doing, style=f"bold {self._color}" if session.busy else text)
         if numbers.plain != self._shown_numbers:
             self._shown_numbers = numbers.plain
             self.border_subtitle = numbers
 
+    engine_stopped = False
     _framed_s = 0.0
     _shown_title: Text | None = None
     _shown_numbers = ""
+
+    def on_resize(self) -> None:
+        self.update_frame(focused=self.has_class("-current"))
 
     def on_click(self, event: events.Click) -> None:
         if self.session is not None:
