@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
 from engine.errors import RequestError
+from engine.graphs import GraphPool
 from engine.request import FinishReason, Request
 from tests.engine.token_device import Harness, answer_of
 
@@ -36,6 +37,7 @@ class Histories(RuleBasedStateMachine):
     def build(self, **sizes) -> None:
         self.engine = Harness(**sizes)
         self.scheduler = self.engine.scheduler
+        self.graphs = GraphPool((1, 2, 4), "", "graph")
         self.all: list[Request] = []
 
     @rule(target=requests, prompt=prompts, max_tokens=st.integers(1, 60), priority=st.integers(0, 1))
@@ -80,6 +82,10 @@ class Histories(RuleBasedStateMachine):
         if request is not None and request in self.scheduler.running:
             self.scheduler.preempt(request)
 
+    @rule(mode=st.sampled_from(["graph", "eager"]))
+    def set_mode(self, mode: str) -> None:
+        self.graphs.mode = mode
+
     @rule(steps=st.integers(1, 12))
     def step(self, steps: int) -> None:
         for _ in range(steps):
@@ -117,6 +123,8 @@ class Histories(RuleBasedStateMachine):
         if plan is None:
             assert not self.scheduler.has_work, "something waits, could fit, and nothing happens"
             return
+        if plan.decode:
+            self._dispatch(len(plan.decode))
         rows = [request.id for request in plan.requests]
         assert len(set(rows)) == len(rows)
         for request in decoding:
@@ -124,6 +132,15 @@ class Histories(RuleBasedStateMachine):
         for request in plan.requests:
             computed, preemptions = before[request.id]
             assert request.num_computed > computed or request.preemptions > preemptions or request.finished
+
+    def _dispatch(self, batch: int) -> None:
+        """The mode that holds now decides how these rows run; rows are never left out for it."""
+        decision = self.graphs.dispatch(batch)
+        assert (decision.size is None) == bool(decision.reason)
+        if self.graphs.mode == "eager" or batch > 4:
+            assert decision.size is None
+        else:
+            assert decision.size == min(size for size in (1, 2, 4) if size >= batch)
 
     @invariant()
     def nothing_is_lost(self) -> None:
