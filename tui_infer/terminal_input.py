@@ -77,6 +77,14 @@ class TerminalParser(XTermParser):
 class TerminalDriver(LinuxDriver):
     """Textual's driver for terminals, reading through ``TerminalParser``."""
 
+    def _get_terminal_size(self) -> tuple[int, int]:
+        """The terminal's own size: an exported COLUMNS or LINES would fix it for good, whatever is resized."""
+        try:
+            size = os.get_terminal_size(self.fileno)
+        except OSError:
+            return super()._get_terminal_size()
+        return (size.columns, size.lines) if size.columns and size.lines else super()._get_terminal_size()
+
     def run_input_thread(self) -> None:
         """Read and dispatch until the app ends or the terminal is gone."""
         parser = TerminalParser(self._debug)

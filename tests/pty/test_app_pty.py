@@ -112,12 +112,21 @@ def test_a_killed_engine_is_a_banner_and_f7_brings_another(start: START) -> None
     terminal.wait_for("tok/s", 60)
     for process in children(terminal.process.pid):
         process.kill()
-    terminal.wait_for("restarts the engine", 20)
-    assert "river" in terminal.text()
+    terminal.wait_for(lambda text: "restarts the engine" in text and "river" in text, 20)
     terminal.send("\x1b[18~")  # F7
     terminal.wait_for("○ idle", READY_S)
     terminal.send("Say hello.\r")
     terminal.wait_for(lambda text: text.count("tok/s") >= 1 and "restarts" not in text, 60)
+
+
+def test_the_size_is_the_terminals_own_whatever_the_environment_says(
+    start: START, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("LINES", "24")
+    terminal = start(size=(100, 30))
+    terminal.wait_for("Ask something", 30)
+    terminal.wait_for(lambda _: "F1 help" in terminal.lines()[-1], 5)
 
 
 def test_the_window_is_there_before_the_model_is_and_a_prompt_typed_then_is_answered(start: START) -> None:
