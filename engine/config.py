@@ -9,7 +9,7 @@ from engine.errors import ConfigError
 
 Device = str  # "auto", "cpu", "cuda", "cuda:N", "mps"
 DType = Literal["auto", "float32", "bfloat16", "float16"]
-Attention = Literal["auto", "flash", "triton", "sdpa"]
+Attention = Literal["auto", "flash", "triton", "varlen", "sdpa"]
 Mode = Literal["auto", "graph", "eager"]
 ModelImpl = Literal["auto", "transformers", "decoder"]
 
@@ -33,7 +33,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         num_blocks: KV blocks including the null block; ``None`` derives them from ``kv_memory``.
         kv_memory: bytes for the KV cache; ``None`` takes a share of what is free.
         prefill_chunk: most prompt tokens computed in one step, over all requests.
-        graph_sizes: padded batch sizes to capture; ``None`` takes powers of two up to ``max_batch``.
+        graph_sizes: padded batch sizes to capture; ``None`` takes powers of two up to ``max_batch``, and
+            ``max_batch`` itself.
         prefix_cache: share full blocks between requests with a common prefix.
         model_impl: ``transformers`` runs the stock modules; ``decoder``, a fused one, is not in this version.
         gpu_memory_utilization: share of the card that weights, graphs and KV may take together.

@@ -139,6 +139,9 @@ class EngineStatus(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     load_s: float
     notes: tuple[str, ...] = ()
+    activation_bytes: int = 0  # peak of the largest prefill and of sampling, kept free beside the cache
+    graph_capture_s: float | None = None
+    graph_failures: tuple[PassedOver, ...] = ()  # batch sizes that run eager, and why
 
 
 # --- commands: app -> engine -----------------------------------------------------------------------

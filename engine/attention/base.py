@@ -13,12 +13,14 @@ class PagedBatch:
     """What attention needs to know of one packed launch; T tokens of B sequences.
 
     Attributes:
-        slot_mapping: [T] int64, flat cache slot (block * block_size + offset) of each new token.
+        slot_mapping: [T] int64, flat cache slot (block * block_size + offset) of each new token; -1 is a
+            padding row, of which nothing is written.
         block_tables: [B, W] int32 on the device, padded with the null block.
         context_lens: [B] int32 on the device, cached tokens per sequence, this launch's included.
         cu_seqlens_q: [B + 1] int32 on the device, where each sequence's new tokens begin.
         query_lens: the same on the host, new tokens per sequence.
-        contexts: ``context_lens`` on the host.
+        contexts: ``context_lens`` on the host; None where only the device knows them, which is so in the
+            static decode launches that CUDA graphs replay: no host integer but a shape may be read there.
         decode: every sequence has exactly one new token.
     """
 
@@ -27,19 +29,18 @@ class PagedBatch:
     context_lens: Tensor
     cu_seqlens_q: Tensor
     query_lens: tuple[int, ...]
-    contexts: tuple[int, ...]
+    contexts: tuple[int, ...] | None
     decode: bool
-
-    @property
-    def max_context(self) -> int:
-        """Longest sequence of the batch in tokens."""
-        return max(self.contexts)
 
 
 class AttentionBackend(Protocol):
-    """A paged attention implementation, bound to the engine's KV cache."""
+    """A paged attention implementation, bound to the engine's KV cache.
+
+    ``capturable`` back ends read no host integer but shapes in a static decode launch, and nothing back.
+    """
 
     name: str
+    capturable: bool
 
     def attend(
         self,
