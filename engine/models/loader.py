@@ -10,6 +10,8 @@ from engine.chat import ChatRenderer
 from engine.errors import ModelError, RequestError
 from engine.models.memory import require
 from engine.models.quiet import quiet
+from engine.models.random_model import random_config, random_module, random_tokenizer
+from engine.models.shapes import NOTE, SHAPES
 from engine.models.source import ModelSource, OnProgress, no_progress, resolve
 from engine.models.support import context_limit, end_token_ids, model_class
 from engine.models.weights import Build, Shards, num_bytes
@@ -66,25 +68,23 @@ def load(
     progress(Progress("loading", source.name))
     quiet()
     config = read_config(source, trust_remote_code)
-    build = Build(
-        kind=model_class(config, source.name, source.path if trust_remote_code else None),
-        config=config,
-        folder=source.path,
-        shards=Shards(source.path),
-        dtype=dtype,
-        device=device,
-        attention=attn_implementation,
-        trust_remote_code=trust_remote_code,
-    )
-    half = "use --dtype bfloat16 for half of it, " if dtype.itemsize == 4 else ""
-    require(
-        build.shards.num_bytes(dtype),
-        device,
-        f"{source.name} in {str(dtype).removeprefix('torch.')}",
-        f"Close other programs, {half}or take a smaller model.",
-    )
-    tokenizer = read_tokenizer(source, trust_remote_code)
-    model = build.run(progress)
+    tokenizer: Any
+    if source.shape is not None:
+        tokenizer, model = _random(source, source.shape, config, dtype, device, progress, attn_implementation)
+    else:
+        build = Build(
+            kind=model_class(config, source.name, source.path if trust_remote_code else None),
+            config=config,
+            folder=source.path,
+            shards=Shards(source.path),
+            dtype=dtype,
+            device=device,
+            attention=attn_implementation,
+            trust_remote_code=trust_remote_code,
+        )
+        _require(build.shards.num_bytes(dtype), source, dtype, device)
+        tokenizer = read_tokenizer(source, trust_remote_code)
+        model = build.run(progress)
     limit, limit_note = context_limit(config)
     chat = ChatRenderer(tokenizer)
     ends = end_token_ids(tokenizer, config, getattr(model, "generation_config", None))
@@ -96,7 +96,40 @@ def load(
         max_model_len=limit,
         weight_bytes=num_bytes(model),
         stop=chat.stop,
-        notes=tuple(note for note in (limit_note, chat.note) if note),
+        notes=tuple(note for note in (NOTE if source.shape else "", limit_note, chat.note) if note),
+    )
+
+
+def _random(
+    source: ModelSource,
+    shape: str,
+    config: Any,
+    dtype: torch.dtype,
+    device: torch.device,
+    progress: OnProgress,
+    attention: str,
+) -> tuple[Any, nn.Module]:
+    """Tokenizer and module of a shape, without a file."""
+    _require(SHAPES[shape].parameters * dtype.itemsize, source, dtype, device)
+    progress(Progress("loading weights", f"drawing {shape}"))
+    module = random_module(
+        model_class(config, source.name), config, dtype=dtype, device=device, attention=attention
+    )
+    return random_tokenizer(SHAPES[shape]), module
+
+
+def _require(need: int, source: ModelSource, dtype: torch.dtype, device: torch.device) -> None:
+    """See that the weights fit.
+
+    Raises:
+        OutOfMemory: with the numbers.
+    """
+    half = "use --dtype bfloat16 for half of it, " if dtype.itemsize == 4 else ""
+    require(
+        need,
+        device,
+        f"{source.name} in {str(dtype).removeprefix('torch.')}",
+        f"Close other programs, {half}or take a smaller model.",
     )
 
 
@@ -110,13 +143,15 @@ def _end_of_turn(chat: ChatRenderer) -> set[int]:
 
 
 def read_config(source: ModelSource, trust_remote_code: bool) -> Any:
-    """The transformers configuration of a folder.
+    """The transformers configuration of a folder or a shape.
 
     Raises:
         ModelError: unreadable, unknown architecture, or code of the repository's own.
     """
     from transformers import AutoConfig
 
+    if source.shape is not None:
+        return random_config(SHAPES[source.shape])
     try:
         return AutoConfig.from_pretrained(
             str(source.path), trust_remote_code=trust_remote_code, local_files_only=True

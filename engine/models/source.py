@@ -1,4 +1,4 @@
-"""Where a model's files are: known names, folders, ``.gguf`` files, Hugging Face ids. Torch-free."""
+"""Where a model is: known names, shapes, folders, ``.gguf`` files, Hugging Face ids. Torch-free."""
 
 import importlib.util
 import json
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine.errors import ModelError
+from engine.models.shapes import PREFIX, is_shape, shape_name
 from engine.records import Progress
 
 OnProgress = Callable[[Progress], None]
@@ -33,13 +34,16 @@ class ModelSource:
 
     Attributes:
         name: short name to show.
-        path: folder with ``config.json``, ``*.safetensors`` and the tokenizer.
+        path: folder with ``config.json``, ``*.safetensors`` and the tokenizer; for a shape no folder, but
+            its name.
         origin: in words where it came from (``folder``, ``hub``, ``GGUF file ...``).
+        shape: name of a shape in ``engine.models.shapes``, whose weights are random; else None.
     """
 
     name: str
     path: Path
     origin: str
+    shape: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +76,8 @@ def resolve(model: str, revision: str | None = None, progress: OnProgress = no_p
     """Find a model, fetching or converting it where needed.
 
     Args:
-        model: a known name, a folder, a ``.gguf`` file, a Hugging Face id ``owner/name``, or a GGUF
-            file of a repository as ``owner/name/file.gguf``.
+        model: a known name, ``shape:NAME`` for random weights, a folder, a ``.gguf`` file, a Hugging Face
+            id ``owner/name``, or a GGUF file of a repository as ``owner/name/file.gguf``.
         revision: branch, tag or commit; for Hugging Face ids only.
 
     Raises:
@@ -81,6 +85,10 @@ def resolve(model: str, revision: str | None = None, progress: OnProgress = no_p
     """
     model = model.strip()
     progress(Progress("finding the model", model))
+    if is_shape(model):
+        shape = shape_name(model)
+        _check_no_revision(model, revision)
+        return ModelSource(f"{shape} (random)", Path(PREFIX + shape), "random weights", shape)
     known = KNOWN_MODELS.get(model.lower())
     path = Path(model).expanduser()
     if known is not None and not path.exists():
