@@ -1,10 +1,16 @@
-"""Dispatch of decode batches: the only place that decides between graph and eager, with the reason."""
+"""GraphPool: captured decode graphs by padded batch size, and what decides for or against one."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
 
 import torch
 
-from engine.records import StepMode
+from engine.attention.base import AttentionBackend
+from engine.records import Progress, StepMode
+
+T = TypeVar("T")
+STAGE = "capturing graphs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,40 +25,168 @@ class Dispatch:
         return "eager" if self.size is None else "graph"
 
 
+class Recorder(Protocol):
+    """What turns a function into something that can be replayed."""
+
+    def record(self, run: Callable[[], T]) -> tuple[Callable[[], None], T]:
+        """Call ``run`` and hold its launches: returns what repeats them, and what ``run`` returned.
+
+        What was returned keeps its addresses: a replay writes to them.
+        """
+        ...
+
+    def close(self) -> None:
+        """Give up everything that was recorded."""
+        ...
+
+
 class GraphPool:
     """Captured decode graphs by padded batch size.
 
     Args:
-        sizes: batch sizes for which a graph was captured, ascending.
+        sizes: batch sizes to capture, ascending.
+        width: columns of the static block table.
+        recorder: how to capture; None where ``unavailable`` says why nothing can be.
         unavailable: why no graph can be captured here; empty when they can.
         mode: what the user asked for.
     """
 
-    def __init__(self, sizes: tuple[int, ...], unavailable: str, mode: StepMode) -> None:
-        self.sizes = sizes
+    def __init__(
+        self,
+        sizes: Sequence[int] = (),
+        *,
+        width: int = 0,
+        recorder: Recorder | None = None,
+        unavailable: str = "",
+        mode: StepMode = "graph",
+    ) -> None:
+        self.wanted = tuple(sizes)
+        self.width = width
+        self.recorder = recorder
         self.unavailable = unavailable
         self.mode: StepMode = mode
+        self.failures: dict[int, str] = {}
+        self._graphs: dict[int, tuple[Callable[[], None], Any]] = {}
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The sizes that can be replayed, ascending."""
+        return tuple(sorted(self._graphs))
 
     @property
     def effective_mode(self) -> StepMode:
         """``eager`` where graphs were asked for but cannot be had."""
         return "eager" if self.unavailable else self.mode
 
-    def dispatch(self, batch: int) -> Dispatch:
-        """Decide how a decode batch of ``batch`` rows runs."""
+    def capture(
+        self, run: Callable[[int], Any], progress: Callable[[Progress], None] = lambda _: None
+    ) -> None:
+        """Record ``run(size)`` for every wanted size, largest first, so that all share its memory.
+
+        A size that fails is left out with its reason; when none is left the pool is unavailable.
+        """
+        if self.recorder is None:
+            return
+        sizes = sorted(self.wanted, reverse=True)
+        for number, size in enumerate(sizes):
+            progress(Progress(STAGE, f"batch {size} ({number + 1} of {len(sizes)})", number / len(sizes)))
+            try:
+                self._graphs[size] = self.recorder.record(lambda size=size: run(size))  # type: ignore[misc]
+            except Exception as error:  # whatever a driver, a kernel or the allocator says
+                self.failures[size] = f"graph {size} could not be captured: {first_line(error)}"
+        progress(Progress(STAGE, "done", 1.0))
+        if self.wanted and not self._graphs:
+            self.unavailable = next(iter(self.failures.values()))
+
+    def pad(self, batch: int) -> int:
+        """The smallest wanted size that holds ``batch`` rows; ``batch`` itself beyond the largest.
+
+        Eager steps are padded like graphs: the same shapes take the same kernels, so both give the
+        same tokens to the last bit.
+        """
+        return next((size for size in self.wanted if size >= batch), batch)
+
+    def dispatch(self, batch: int, width: int = 0) -> Dispatch:
+        """Decide how a decode batch of ``batch`` rows runs whose widest block table has ``width`` columns."""
         if self.unavailable:
             return Dispatch(None, self.unavailable)
         if self.mode == "eager":
             return Dispatch(None, "eager mode was chosen")
-        for size in self.sizes:
-            if size >= batch:
-                return Dispatch(size, "")
-        largest = self.sizes[-1] if self.sizes else 0
-        return Dispatch(None, f"batch {batch} is larger than the largest graph, {largest}")
+        if width > self.width:
+            return Dispatch(None, f"a block table of {width} columns is wider than the graphs' {self.width}")
+        size = self.pad(batch)
+        if size in self._graphs:
+            return Dispatch(size, "")
+        if size in self.failures:
+            return Dispatch(None, self.failures[size])
+        return Dispatch(None, f"batch {batch} is larger than the largest graph, {max(self.wanted)}")
+
+    def replay(self, size: int) -> Any:
+        """Launch a captured graph; returns what its ``run`` returned, with new content."""
+        launch, output = self._graphs[size]
+        launch()
+        return output
+
+    def close(self) -> None:
+        """Give the graphs and their memory back: a process that ends with live graphs can hang."""
+        self._graphs.clear()
+        if self.recorder is not None:
+            self.recorder.close()
+        self.unavailable = self.unavailable or "the engine is closed"
 
 
-def graphs_unavailable(device: torch.device) -> str:
-    """Why CUDA graphs cannot be captured on this device; empty when they can."""
+class CudaRecorder:
+    """Captures CUDA graphs that share one memory pool.
+
+    Capture is thread-local, so that a CUDA call of another thread does not break it.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._pool = torch.cuda.graph_pool_handle()
+        self._side = torch.cuda.Stream(device)
+        self._graphs: list[torch.cuda.CUDAGraph] = []
+
+    def record(self, run: Callable[[], T]) -> tuple[Callable[[], None], T]:
+        """See ``Recorder.record``; one call before it warms up libraries, kernels and addresses."""
+        main = torch.cuda.current_stream(self._device)
+        self._side.wait_stream(main)
+        with torch.cuda.stream(self._side):
+            run()
+        main.wait_stream(self._side)
+        torch.cuda.synchronize(self._device)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool, stream=self._side, capture_error_mode="thread_local"):
+            output = run()
+        self._graphs.append(graph)
+        return graph.replay, output
+
+    def close(self) -> None:
+        """Reset every graph once the device is done with it."""
+        torch.cuda.synchronize(self._device)
+        for graph in self._graphs:
+            graph.reset()
+        self._graphs.clear()
+
+
+def graph_sizes(wanted: Sequence[int] | None, max_batch: int) -> tuple[int, ...]:
+    """Padded batch sizes: those asked for, or powers of two up to ``max_batch`` and that itself."""
+    if wanted is not None:
+        return tuple(sorted(set(wanted)))
+    powers = [1 << exponent for exponent in range(max_batch.bit_length())]
+    return tuple(sorted({*powers, max_batch}))
+
+
+def graphs_unavailable(device: torch.device, backend: AttentionBackend, sizes: Sequence[int]) -> str:
+    """Why CUDA graphs cannot be captured here; empty when they can."""
     if device.type != "cuda":
         return f"no CUDA graphs on {device.type}"
-    return "this version does not capture graphs yet"
+    if not backend.capturable:
+        return f"attention by {backend.name} cannot be captured"
+    return "" if sizes else "no graph sizes were asked for"
+
+
+def first_line(error: BaseException) -> str:
+    """An error in one line."""
+    text = (str(error).strip().splitlines() or [""])[0].strip()
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

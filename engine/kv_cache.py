@@ -63,22 +63,24 @@ class KVCache:
         """Keys and values of a layer, each [num_blocks, block_size, kv heads, head dim]."""
         return self.pages[layer, 0], self.pages[layer, 1]
 
-    def append(self, layer: int, key: Tensor, value: Tensor, slot_mapping: Tensor) -> None:
-        """Write [T, kv heads, head dim] keys and values to flat slots [T] int64; -1 writes nothing."""
+    def append(
+        self, layer: int, key: Tensor, value: Tensor, slot_mapping: Tensor, *, padded: bool = True
+    ) -> None:
+        """Write [T, kv heads, head dim] keys and values to flat slots [T] int64; -1 writes nothing.
+
+        Args:
+            padded: there may be slots of -1; False saves looking at them.
+        """
         for pages, new in zip(self.layer(layer), (key, value)):
             flat = pages.flatten(0, 1)
-            if slot_mapping.is_cuda:
+            if padded:
                 # Without a branch on data, so that a graph can hold it: a padding row writes what the
                 # null block's first slot holds already.
                 slots = slot_mapping.clamp(min=0)
                 kept = flat.index_select(0, slots)
                 flat.index_copy_(0, slots, torch.where((slot_mapping >= 0)[:, None, None], new, kept))
             else:
-                real = slot_mapping >= 0
-                if not bool(real.all()):
-                    flat.index_copy_(0, slot_mapping[real], new[real])
-                else:
-                    flat.index_copy_(0, slot_mapping, new)
+                flat.index_copy_(0, slot_mapping, new)
 
     def copy(self, source: int, target: int) -> None:
         """Copy one block in all layers."""

@@ -1,19 +1,23 @@
 """ModelRunner: weights, KV cache and the two launches of a step."""
 
+import gc
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from engine.attention.base import PagedBatch
+from engine.decode_buffers import NO_SLOT
 from engine.graphs import Dispatch, GraphPool
 from engine.kv_cache import NULL_BLOCK, KVCache
 from engine.models.transformers import TransformersModel
-from engine.request import Request
+from engine.records import Progress
+from engine.request import Request, SamplingParams
 from engine.sampler import Sampled, SamplingBatch, sample
 from engine.scheduler import PrefillChunk, StepPlan
+from engine.static_decode import StaticDecode
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +36,26 @@ class StepOutput:
 
 
 class ModelRunner:
-    """Turns a step plan into launches: at most one decode batch, then at most one packed prefill."""
+    """Turns a step plan into launches: at most one decode batch, then at most one packed prefill.
 
-    def __init__(self, model: TransformersModel, cache: KVCache, graphs: GraphPool, vocab_size: int) -> None:
+    Args:
+        static: decode over static buffers, where graphs can be captured; None builds the inputs of each
+            step anew, which is quicker where a launch costs nothing.
+    """
+
+    def __init__(
+        self,
+        model: TransformersModel,
+        cache: KVCache,
+        graphs: GraphPool,
+        vocab_size: int,
+        static: StaticDecode | None = None,
+    ) -> None:
         self.model = model
         self.cache = cache
         self.graphs = graphs
         self.vocab_size = vocab_size
+        self.static = static
         self.device = cache.pages.device
         self._timer = _DeviceTimer(self.device)
 
@@ -46,19 +63,30 @@ class ModelRunner:
     def run(self, plan: StepPlan) -> StepOutput:
         """Launch a step and read its tokens; decode is launched first so that it never waits."""
         began = time.perf_counter()
-        self._timer.start()
+        static = self.static
+        if static is not None:
+            for chunk in plan.prefill:
+                static.buffers.forget(chunk.request.id)
+            if plan.decode and not static.fits(plan.decode):
+                static = None
+        dispatch = None
+        if plan.decode:
+            width = max(len(request.block_table) for request in plan.decode)
+            dispatch = self.graphs.dispatch(len(plan.decode), width)
+            if static is not None:
+                static.fill(plan.decode, dispatch)
+        self._timer.start()  # behind the host's own work, in which the device waits
         for source, target in plan.copies:
             self.cache.copy(source, target)
         launched: list[tuple[Sequence[Request], Sampled]] = []
-        dispatch = None
-        if plan.decode:
-            dispatch = self.graphs.dispatch(len(plan.decode))
-            launched.append((plan.decode, self._decode(plan.decode)))
+        if plan.decode and dispatch is not None:
+            sampled = static.launch(plan.decode, dispatch) if static else self._decode(plan.decode)
+            launched.append((plan.decode, sampled))
         if plan.prefill:
             completed = [chunk.request for chunk in plan.prefill if chunk.completes]
-            sampled = self._prefill(plan.prefill, completed)
-            if sampled is not None:
-                launched.append((completed, sampled))
+            prefilled = self._prefill(plan.prefill, completed)
+            if prefilled is not None:
+                launched.append((completed, prefilled))
         self._timer.stop()
         launched_at = time.perf_counter()
         tokens: list[tuple[Request, int]] = []
@@ -84,8 +112,47 @@ class ModelRunner:
         self._logits([0], [0], batch, torch.zeros(1, dtype=torch.int64, device=self.device))
         self.cache.clear(NULL_BLOCK)
 
+    @torch.inference_mode()
+    def rehearse(self, prefill_tokens: int, context: int, max_batch: int) -> None:
+        """The largest prefill and the dearest sampling that can come, over the null block; writes nothing.
+
+        What they take at their peak has to stay free beside weights, graphs and cache.
+
+        Args:
+            prefill_tokens: most tokens of one prefill.
+            context: longest sequence, whose last tokens these are.
+            max_batch: most rows that are sampled at once.
+        """
+        length = min(prefill_tokens, context)
+        positions = list(range(context - length, context))
+        table = [NULL_BLOCK] * -(-context // self.cache.block_size)
+        batch = self._batch([table], positions, [length], decode=False)
+        batch.slot_mapping.fill_(NO_SLOT)
+        rows = torch.zeros(max_batch, dtype=torch.int64, device=self.device)
+        logits = self._logits([0] * length, positions, batch, rows)
+        dearest = SamplingParams(temperature=1.0, top_p=0.9, top_k=self.vocab_size // 2)
+        requests = [Request(0, [0], dearest)] * max_batch
+        sample(logits, SamplingBatch.of(requests, self.device, self.vocab_size))
+
+    @torch.inference_mode()
+    def capture(self, progress: Callable[[Progress], None]) -> None:
+        """Capture the graphs of the pool, and leave the null block as it has to be: all zero."""
+        if self.static is None:
+            return
+        # Each capture collects garbage; frozen, the modules and imports are not searched every time.
+        gc.collect()
+        gc.freeze()
+        try:
+            self.static.capture(progress)
+        finally:
+            gc.unfreeze()
+        self.cache.clear(NULL_BLOCK)
+
     def close(self) -> None:
-        """Drop weights and cache."""
+        """Drop graphs, weights and cache."""
+        if self.static is not None:
+            self.static.close()
+            self.static = None
         del self.model, self.cache
 
     def _decode(self, requests: Sequence[Request]) -> Sampled:

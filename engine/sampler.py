@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from engine.noise import log_exponential, row_keys
-from engine.sampling_batch import SORTED_TOP_K, Penalties, SamplingBatch
+from engine.sampling_batch import SORTED_TOP_K, Penalties, SamplingBatch, SamplingKind
 
-__all__ = ["NO_TOKEN", "Sampled", "SamplingBatch", "sample"]
+__all__ = ["NO_TOKEN", "Sampled", "SamplingBatch", "SamplingKind", "sample"]
 
 MASS_BITS = 40  # probability mass is counted in integers, so that sums do not depend on their order
 INFINITY_BITS = 0x7F800000
@@ -70,22 +70,22 @@ def sample(logits: Tensor, batch: SamplingBatch) -> Sampled:
     best = _argmax(scores)
     highest = scores.gather(1, best)
     tokens = best
-    if batch.whole or batch.candidates:
+    if batch.kind.whole or batch.kind.candidates:
         keys = row_keys(batch.seed, batch.position)
         settled = batch.greedy
-        if batch.candidates:
+        if batch.kind.candidates:
             here = (batch.top_k > 0) & (batch.top_k <= SORTED_TOP_K)
             drawn = _draw_candidate(scores, highest, best, keys, batch)
             tokens = torch.where(here & ~batch.greedy, drawn, tokens)
             settled = here | settled
-        if batch.whole:
+        if batch.kind.whole:
             drawn = _draw_any(scores, highest, best, keys, batch)
             tokens = torch.where(settled, tokens, drawn)
     tokens = tokens.masked_fill(~highest.isfinite(), NO_TOKEN)[:, 0]
-    if not batch.logprobs:
+    if not batch.kind.logprobs:
         return Sampled(tokens)
     all_logprobs = logits.log_softmax(dim=-1)
-    top = all_logprobs.topk(min(batch.logprobs, logits.shape[1]), dim=-1)
+    top = all_logprobs.topk(min(batch.kind.logprobs, logits.shape[1]), dim=-1)
     chosen = all_logprobs.gather(1, tokens.clamp(min=0)[:, None])[:, 0]
     return Sampled(tokens, chosen, top.indices, top.values)
 
@@ -100,10 +100,10 @@ def _draw_candidate(
 
     ``best`` are the most likely tokens; of equals the first, which a sort does not promise.
     """
-    values, ids = scores.topk(batch.candidates, dim=-1)
+    values, ids = scores.topk(batch.kind.candidates, dim=-1)
     scaled = values.sub_(highest).div_(batch.temperature)
-    last = batch.top_k.clamp(1, batch.candidates) - 1
-    columns = torch.arange(batch.candidates, device=scaled.device)
+    last = batch.top_k.clamp(1, batch.kind.candidates) - 1
+    columns = torch.arange(batch.kind.candidates, device=scaled.device)
     mass = _mass(scaled).masked_fill_(columns > last, 0).cumsum(dim=-1)
     wanted = _wanted(mass[:, -1:], batch.top_p)
     last = torch.minimum(last, (mass < wanted).sum(dim=-1, keepdim=True))
@@ -118,7 +118,7 @@ def _draw_any(scores: Tensor, highest: Tensor, best: Tensor, keys: Tensor, batch
     scaled = scores.sub(highest).div_(batch.temperature)
     lowest = batch.min_p.log()  # min_p 0 is minus infinity: no bound
     alone: Tensor | None = None
-    if batch.select_k or batch.select_p:
+    if batch.kind.select_k or batch.kind.select_p:
         bound, alone = _bound(scaled, batch)
         lowest = torch.maximum(lowest, bound)
     drawn = log_exponential(keys, _token_ids(scaled.shape[1], scaled.device))
@@ -135,13 +135,13 @@ def _bound(scaled: Tensor, batch: SamplingBatch) -> tuple[Tensor, Tensor]:
     # Not negative, so its bits order like its value: 0 is the most likely token.
     distance = scaled.abs().view(torch.int32)
     farthest = torch.full_like(batch.top_k, INFINITY_BITS, dtype=torch.int32)
-    if batch.select_k:
+    if batch.kind.select_k:
         nearest = _select(distance, torch.ones_like(distance, dtype=torch.int64), batch.top_k)
         farthest = torch.where(batch.top_k > 0, nearest.clamp_(max=INFINITY_BITS), farthest)
     alone = torch.zeros_like(batch.top_k, dtype=torch.bool)
-    if batch.select_p:
+    if batch.kind.select_p:
         mass = _mass(scaled)
-        if batch.select_k:
+        if batch.kind.select_k:
             mass.masked_fill_(distance > farthest, 0)
         wanted = _wanted(mass.sum(dim=-1, keepdim=True), batch.top_p)
         nearest = torch.minimum(farthest, _select(distance, mass, wanted))

@@ -32,6 +32,53 @@ class Penalties:
 
 
 @dataclass(frozen=True, slots=True)
+class SamplingKind:
+    """Which work a batch needs at all; equal kinds of equal size launch the same kernels.
+
+    Attributes:
+        candidates: columns for rows that are drawn from sorted candidates; 0 without such rows.
+        whole: rows are drawn from the whole vocabulary.
+        select_k: some of those have a top-k.
+        select_p: some of those have a top-p.
+        logprobs: most alternatives that any row wants.
+        penalised: some row has a penalty.
+    """
+
+    candidates: int = 0
+    whole: bool = False
+    select_k: bool = False
+    select_p: bool = False
+    logprobs: int = 0
+    penalised: bool = False
+
+    @classmethod
+    def of(cls, params: Sequence[SamplingParams], vocab_size: int) -> "SamplingKind":
+        """The kind of a batch with one entry of ``params`` a row."""
+        drawn = [p for p in params if not is_greedy(p)]
+        whole = [p for p in drawn if not 0 < p.top_k <= SORTED_TOP_K]
+        top_k = max((p.top_k for p in drawn if p.top_k <= SORTED_TOP_K), default=0)
+        return cls(
+            # Some more than top_k, so that tokens as likely as the last one are candidates too.
+            candidates=min(vocab_size, 1 << (top_k + SPARE_CANDIDATES - 1).bit_length()) if top_k else 0,
+            whole=bool(whole),
+            select_k=any(p.top_k > 0 for p in whole),
+            select_p=any(p.top_p < 1.0 for p in whole),
+            logprobs=max((p.logprobs for p in params), default=0),
+            penalised=any(map(_penalised, params)),
+        )
+
+    @property
+    def greedy(self) -> bool:
+        """Every token is the most likely one and nothing else is asked for."""
+        return self == SamplingKind()
+
+    @property
+    def static(self) -> bool:
+        """The parameters are plain columns, without lists of tokens that grow."""
+        return not self.penalised and not self.logprobs
+
+
+@dataclass(frozen=True, slots=True)
 class SamplingBatch:
     """Parameters of a batch as columns; row i belongs to request i."""
 
@@ -43,20 +90,14 @@ class SamplingBatch:
     seed: Tensor  # int64 [n]
     position: Tensor  # int64 [n]
     penalties: Penalties | None
-    candidates: int  # columns for rows that are drawn from sorted candidates; 0 without such rows
-    whole: bool  # rows are drawn from the whole vocabulary
-    select_k: bool  # some of those have a top-k
-    select_p: bool  # some of those have a top-p
-    logprobs: int  # most alternatives that any row wants
+    kind: SamplingKind
 
     @classmethod
     def of(cls, requests: Sequence[Request], device: torch.device, vocab_size: int) -> "SamplingBatch":
         """Columns for the next token of each request; two copies to the device, more with penalties."""
         params = [request.params for request in requests]
-        greedy = [_is_greedy(p) for p in params]
-        drawn = [p for p, still in zip(params, greedy) if not still]
-        whole = [p for p in drawn if not 0 < p.top_k <= SORTED_TOP_K]
-        top_k = max((p.top_k for p in drawn if p.top_k <= SORTED_TOP_K), default=0)
+        greedy = [is_greedy(p) for p in params]
+        kind = SamplingKind.of(params, vocab_size)
         device = _sampling_device(device)
         reals = _columns(
             [
@@ -85,17 +126,13 @@ class SamplingBatch:
             min_p=reals[2].float()[:, None],
             seed=ids[2],
             position=ids[3],
-            penalties=_penalties(requests, device) if any(map(_penalised, params)) else None,
-            # Some more than top_k, so that tokens as likely as the last one are candidates too.
-            candidates=min(vocab_size, 1 << (top_k + SPARE_CANDIDATES - 1).bit_length()) if top_k else 0,
-            whole=bool(whole),
-            select_k=any(p.top_k > 0 for p in whole),
-            select_p=any(p.top_p < 1.0 for p in whole),
-            logprobs=max((p.logprobs for p in params), default=0),
+            penalties=_penalties(requests, device) if kind.penalised else None,
+            kind=kind,
         )
 
 
-def _is_greedy(params: SamplingParams) -> bool:
+def is_greedy(params: SamplingParams) -> bool:
+    """True where the token is the most likely one, whatever the noise."""
     return params.temperature < GREEDY_BELOW or params.top_k == 1 or params.min_p == 1.0
 
 

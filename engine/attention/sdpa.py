@@ -11,9 +11,14 @@ from engine.kv_cache import KVCache
 
 
 class SdpaAttention:
-    """Gathers each sequence's pages and calls SDPA; decode rows of like length share a call."""
+    """Gathers each sequence's pages and calls SDPA; decode rows of like length share a call.
+
+    A static decode launch has no lengths on the host, so there every row is gathered over its whole table:
+    right anywhere, and slow where tables are wide.
+    """
 
     name = "sdpa"
+    capturable = True
 
     def __init__(self) -> None:
         self._groups: tuple[PagedBatch, list[_Group]] | None = None
@@ -31,7 +36,9 @@ class SdpaAttention:
         window: int | None,
     ) -> Tensor:
         """See ``AttentionBackend.attend``."""
-        cache.append(layer, key, value, batch.slot_mapping)
+        cache.append(layer, key, value, batch.slot_mapping, padded=batch.contexts is None)
+        if batch.contexts is None:
+            return self._static_decode(layer, query, batch, cache, scale, window)
         if batch.decode:
             return self._decode(layer, query, batch, cache, scale, window)
         return self._prefill(layer, query, key, value, batch, cache, scale, window)
@@ -40,7 +47,7 @@ class SdpaAttention:
         self, layer: int, query: Tensor, batch: PagedBatch, cache: KVCache, scale: float, window: int | None
     ) -> Tensor:
         if self._groups is None or self._groups[0] is not batch:
-            self._groups = (batch, _groups(batch, cache))
+            self._groups = (batch, _groups(batch, batch.contexts, cache))
         rows, heads, dim = query.shape
         kv_heads = cache.shape.num_kv_heads
         # The query heads of a kv head attend to the same keys, so they stand in the query axis: no
@@ -58,6 +65,23 @@ class SdpaAttention:
             )
         return out.view(rows, heads, dim)
 
+    @staticmethod
+    def _static_decode(
+        layer: int, query: Tensor, batch: PagedBatch, cache: KVCache, scale: float, window: int | None
+    ) -> Tensor:
+        rows, heads, dim = query.shape
+        kv_heads = cache.shape.num_kv_heads
+        blocks = batch.block_tables.flatten()
+        width = batch.block_tables.shape[1] * cache.block_size
+        mask = _decode_mask(batch.context_lens[:, None], width, window, query.dtype)
+        keys, values = (
+            pages.index_select(0, blocks).view(rows, width, kv_heads, dim).transpose(1, 2)
+            for pages in cache.layer(layer)
+        )
+        grouped = query.reshape(rows, kv_heads, heads // kv_heads, dim)
+        out = F.scaled_dot_product_attention(grouped, keys, values, attn_mask=mask, scale=scale)
+        return out.reshape(rows, heads, dim)
+
     def _prefill(
         self,
         layer: int,
@@ -69,6 +93,7 @@ class SdpaAttention:
         scale: float,
         window: int | None,
     ) -> Tensor:
+        assert batch.contexts is not None, "a prefill is never static"
         out = torch.empty_like(query)
         groups = query.shape[1] // key.shape[1]
         begin = 0
@@ -115,18 +140,24 @@ class _Group:
     def mask(self, window: int | None, dtype: torch.dtype) -> Tensor:
         """[rows, 1, 1, width], 0 where a cached token is seen by the newest one, else -inf."""
         if window not in self._masks:
-            position = torch.arange(self.width, device=self.lengths.device)
-            hidden = position >= self.lengths
-            if window is not None:
-                hidden |= position < self.lengths - window
-            mask = torch.zeros(hidden.shape, dtype=dtype, device=hidden.device)
-            self._masks[window] = mask.masked_fill_(hidden, -torch.inf)[:, None, None, :]
+            self._masks[window] = _decode_mask(self.lengths, self.width, window, dtype)
         return self._masks[window]
 
 
-def _groups(batch: PagedBatch, cache: KVCache) -> list[_Group]:
+def _decode_mask(lengths: Tensor, width: int, window: int | None, dtype: torch.dtype) -> Tensor:
+    """[rows, 1, 1, width] of ``lengths`` [rows, 1]: 0 where the newest token sees a cached one, else -inf."""
+    position = torch.arange(width, device=lengths.device)
+    hidden = position >= lengths
+    if window is not None:
+        hidden |= position < lengths - window
+    mask = torch.zeros(hidden.shape, dtype=dtype, device=hidden.device)
+    return mask.masked_fill_(hidden, -torch.inf)[:, None, None, :]
+
+
+def _groups(batch: PagedBatch, contexts: tuple[int, ...] | None, cache: KVCache) -> list[_Group]:
     """Rows sorted into groups in which none is padded to more than twice its blocks."""
-    blocks = [-(-context // cache.block_size) for context in batch.contexts]
+    assert contexts is not None, "a static batch has no lengths to group by"
+    blocks = [-(-context // cache.block_size) for context in contexts]
     order = sorted(range(len(blocks)), key=blocks.__getitem__, reverse=True)
     members: list[list[int]] = []
     for row in order:

@@ -13,15 +13,30 @@ DEFAULT_BLOCK_SIZE = 16
 
 
 @dataclass(frozen=True, slots=True)
+class AttentionNeeds:
+    """What a model and its user ask of a back end; ``block_size`` is None where nobody asked for one."""
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    dtype: torch.dtype
+    block_size: int | None = None
+    windowed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class AttentionChoice:
     """The back end of an engine, with the reasons that its status shows."""
 
     backend: AttentionBackend
+    block_size: int
     reason: str
     passed_over: tuple[PassedOver, ...]
 
 
-def choose_attention(wanted: str, device: torch.device) -> AttentionChoice:
+def choose_attention(
+    wanted: str, device: torch.device, needs: AttentionNeeds | None = None
+) -> AttentionChoice:
     """Pick the back end for a device.
 
     Args:
@@ -33,7 +48,8 @@ def choose_attention(wanted: str, device: torch.device) -> AttentionChoice:
     passed_over = tuple(PassedOver(name, why) for name, why in unavailable().items())
     if wanted in ("auto", SdpaAttention.name):
         reason = "asked for" if wanted == SdpaAttention.name else f"the back end that runs on {device.type}"
-        return AttentionChoice(SdpaAttention(), reason, passed_over)
+        block_size = (needs and needs.block_size) or DEFAULT_BLOCK_SIZE
+        return AttentionChoice(SdpaAttention(), block_size, reason, passed_over)
     why = unavailable()[wanted]
     raise ConfigError(f"attention={wanted!r} cannot run: {why}.", "Use --attention auto or sdpa.")
 

@@ -76,14 +76,14 @@ class TransformersModel:
         self.backend = backend
 
     def forward(
-        self, input_ids: Tensor, positions: Tensor, batch: PagedBatch, cache: KVCache, rows: Tensor
+        self, input_ids: Tensor, positions: Tensor, batch: PagedBatch, cache: KVCache, rows: Tensor | None
     ) -> Tensor:
         """Compute packed tokens and return the logits of the chosen ones.
 
         Args:
             input_ids: [T] int64, the new tokens of all sequences one after another.
             positions: [T] int64, each token's place in its own sequence.
-            rows: [n] int64, indexes into T whose logits are wanted.
+            rows: [n] int64, indexes into T whose logits are wanted; None wants all.
 
         Returns:
             [n, vocab] logits in the model's dtype.
@@ -92,7 +92,7 @@ class TransformersModel:
             input_ids=input_ids.unsqueeze(0),
             position_ids=positions.unsqueeze(0),
             use_cache=False,
-            logits_to_keep=rows,
+            logits_to_keep=0 if rows is None else rows,
             launch=Launch(self.backend, cache, batch),
         )
         logits: Tensor = output.logits

@@ -1,0 +1,125 @@
+"""StaticDecode: decode over buffers whose addresses never change, by graph replay or launched one by one."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from engine.attention.base import PagedBatch
+from engine.decode_buffers import DecodeBuffers
+from engine.graphs import Dispatch, GraphPool, first_line
+from engine.kv_cache import KVCache
+from engine.records import Progress
+from engine.request import Request
+from engine.sampler import Sampled, SamplingBatch, SamplingKind, sample
+
+
+class Model(Protocol):
+    """What decode needs of a model."""
+
+    def forward(
+        self, input_ids: Tensor, positions: Tensor, batch: PagedBatch, cache: KVCache, rows: Tensor | None
+    ) -> Tensor: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """What one decode launch leaves on the device: logits [size, vocab] and greedy tokens [size]."""
+
+    logits: Tensor
+    tokens: Tensor
+
+
+class StaticDecode:
+    """Decode batches of at most ``buffers.rows`` requests.
+
+    Graph and eager run the same function on the same padded shapes, so their tokens are the same. The
+    greedy token is part of it; batches that draw go through a second graph, captured the first time that
+    a batch of its size and kind comes; penalties and log probabilities are computed behind the replay
+    without one.
+    """
+
+    def __init__(
+        self, model: Model, cache: KVCache, graphs: GraphPool, buffers: DecodeBuffers, vocab_size: int
+    ) -> None:
+        self.model = model
+        self.cache = cache
+        self.graphs = graphs
+        self.buffers = buffers
+        self.vocab_size = vocab_size
+        self._batches: dict[int, PagedBatch] = {}
+        self._samplers: dict[tuple[int, SamplingKind], tuple[Callable[[], None], Tensor] | None] = {}
+        self.sampler_failure = ""
+
+    def capture(self, progress: Callable[[Progress], None] = lambda _: None) -> None:
+        """Capture every size of the pool; the buffers hold padding rows only."""
+        self.graphs.capture(self._run, progress)
+
+    def fits(self, requests: Sequence[Request]) -> bool:
+        """Whether the buffers hold these rows and their tables."""
+        widest = max(len(request.block_table) for request in requests)
+        return self.graphs.pad(len(requests)) <= self.buffers.rows and widest <= self.buffers.width
+
+    def fill(self, requests: Sequence[Request], dispatch: Dispatch) -> None:
+        """Send the rows of a batch to the device."""
+        self.buffers.fill(requests, dispatch.size or self.graphs.pad(len(requests)), self.vocab_size)
+
+    def launch(self, requests: Sequence[Request], dispatch: Dispatch) -> Sampled:
+        """Compute the next token of the rows that ``fill`` was given; waits for nothing."""
+        count = len(requests)
+        if dispatch.size is None:
+            decoded = self._run(self.graphs.pad(count))
+        else:
+            decoded = self.graphs.replay(dispatch.size)
+        kind = self.buffers.kind
+        if kind.greedy:
+            return Sampled(decoded.tokens[:count])
+        if dispatch.size is not None and kind.static:
+            tokens = self._draw(dispatch.size, kind, decoded.logits)
+            if tokens is not None:
+                return Sampled(tokens[:count])
+        batch = SamplingBatch.of(requests, decoded.logits.device, self.vocab_size)
+        return sample(decoded.logits[:count], batch)
+
+    def close(self) -> None:
+        """Drop every graph."""
+        self._samplers.clear()
+        self.graphs.close()
+
+    def _run(self, size: int) -> Decoded:
+        """One decode over the first ``size`` rows; reads nothing but the buffers."""
+        buffers = self.buffers
+        batch = self._batches.get(size)
+        if batch is None:
+            batch = self._batches[size] = buffers.batch(size)
+        logits = self.model.forward(
+            buffers.input_ids(size), buffers.positions(size), batch, self.cache, rows=None
+        )
+        kind = SamplingKind()
+        return Decoded(logits, sample(logits, buffers.sampling(size, kind)).token_ids)
+
+    def _draw(self, size: int, kind: SamplingKind, logits: Tensor) -> Tensor | None:
+        """Tokens [size] of a batch that draws, from a graph; None where that cannot be captured."""
+        key = (size, kind)
+        if key not in self._samplers:
+            recorder = self.graphs.recorder
+            assert recorder is not None, "a size was dispatched, so something recorded it"
+            try:
+                self._samplers[key] = recorder.record(
+                    lambda: sample(logits, self.buffers.sampling(size, kind)).token_ids
+                )
+            except Exception as error:  # the step goes on without; what failed is told
+                self._samplers[key] = None
+                self.sampler_failure = f"sampling of batch {size} could not be captured: {first_line(error)}"
+        recorded = self._samplers[key]
+        if recorded is None:
+            return None
+        replay, tokens = recorded
+        replay()
+        return tokens
+
+
+def table_width(max_model_len: int, block_size: int) -> int:
+    """Columns for the longest sequence, and one for the token that fills its last block."""
+    return -(-max_model_len // block_size) + 1
