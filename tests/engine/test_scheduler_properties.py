@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
 from engine.errors import RequestError
-from engine.graphs import GraphPool
 from engine.request import FinishReason, Request
+from tests.engine.recorder import recorded_pool
 from tests.engine.token_device import Harness, answer_of
 
 RUNS = int(os.environ.get("TUI_INFER_PROPERTY_RUNS", "2000"))
@@ -37,7 +37,7 @@ class Histories(RuleBasedStateMachine):
     def build(self, **sizes) -> None:
         self.engine = Harness(**sizes)
         self.scheduler = self.engine.scheduler
-        self.graphs = GraphPool((1, 2, 4), "", "graph")
+        self.graphs = recorded_pool((1, 2, 4))
         self.all: list[Request] = []
 
     @rule(target=requests, prompt=prompts, max_tokens=st.integers(1, 60), priority=st.integers(0, 1))
