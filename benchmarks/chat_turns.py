@@ -13,8 +13,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.header import header
 from engine import Engine, EngineConfig, SamplingParams
+from engine.bench.header import header
 
 QUESTIONS = (
     "What is a cache? Answer briefly.",

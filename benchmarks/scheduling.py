@@ -16,7 +16,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.header import header
+from engine.bench.header import header
 from engine.blocks import BlockPool
 from engine.request import Request, SamplingParams
 from engine.scheduler import Scheduler

@@ -11,6 +11,7 @@ import click
 
 from engine.errors import ConfigError, DeviceError, EngineError
 from engine.version import __version__
+from tui_infer.bench_cli import bench
 from tui_infer.options import engine_config, engine_options, sampling_options, sampling_params, text_of
 
 EXIT_CRASH, EXIT_USAGE, EXIT_INTERRUPTED, EXIT_PIPE = 1, 2, 130, 141
@@ -106,6 +107,9 @@ def paths(as_json: bool) -> int:
     lines = (f"{name:<{width}}  {path}" for name, path in folders.items())
     click.echo(json.dumps(folders, indent=2) if as_json else "\n".join(lines))
     return 0
+
+
+cli.add_command(bench)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

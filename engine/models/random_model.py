@@ -102,7 +102,7 @@ def random_tokenizer(shape: Shape) -> Any:
 
 def _word(number: int) -> str:
     """A different word of at least two syllables for each number."""
-    syllables = []
+    syllables: list[str] = []
     while number or len(syllables) < 2:
         number, which = divmod(number, len(SYLLABLES))
         syllables.append(SYLLABLES[which])

@@ -1,0 +1,1 @@
+"""Measured runs of the real engine: decode, profile, launch, prefill, throughput."""

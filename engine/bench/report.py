@@ -1,0 +1,199 @@
+"""Results as rich tables for people and as one JSON document for machines."""
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from engine.bench.header import header
+from engine.errors import ConfigError
+from engine.models.memory import size_text
+
+PIPE_WIDTH = 120  # characters where there is no terminal to ask
+MOST_COLUMNS = 10  # of a table in 80 characters
+
+Row = Mapping[str, Any]
+Column = tuple[str, str, Callable[[Any], str]]  # heading, key, format
+
+
+def document(bench: str, settings: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
+    """What is written with ``--json``: header, what was asked for, and what was found."""
+    return {"bench": bench, "header": header(), "settings": dict(settings), **found}
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Write a document.
+
+    Raises:
+        ConfigError: the file cannot be written.
+    """
+    try:
+        path.write_text(json.dumps(value, indent=1) + "\n", "utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror or error}.") from error
+
+
+def show(value: Mapping[str, Any], console: Console | None = None) -> None:
+    """Print a document's tables, one an engine."""
+    console = console or _console()
+    engines = value.get("engines") or [{}]
+    for engine in engines:
+        own = [row for row in value["rows"] if row.get("shape") == engine.get("shape")]
+        skipped = [row for row in value.get("skipped", ()) if row["shape"] == engine.get("shape")]
+        ratios = [row for row in value.get("ratios", ()) if row["shape"] == engine.get("shape")]
+        if engine:
+            console.print(_title(engine), style="bold", highlight=False, markup=False)
+        if own:
+            console.print(_table(COLUMNS[value["bench"]], own, ratios))
+        for line in (*_reasons(skipped), *_facts(engine)):
+            console.print(line, highlight=False, markup=False)
+    console.print(_origin(value["header"]), style="dim", highlight=False, markup=False)
+
+
+def _console() -> Console:
+    console = Console()
+    return console if console.is_terminal else Console(width=PIPE_WIDTH)
+
+
+def _table(columns: Sequence[Column], rows: Sequence[Row], ratios: Sequence[Row]) -> Table:
+    """A line a row; a single row with more columns than a narrow terminal has is written downwards."""
+    if len(rows) == 1 and len(columns) > MOST_COLUMNS:
+        table = Table(box=box.SIMPLE, show_header=False, padding=(0, 1, 0, 0))
+        for heading, key, form in columns:
+            table.add_row(heading, _cell(rows[0].get(key), form))
+        return table
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for heading, _, _ in columns:
+        table.add_column(heading, justify="right")
+    for row in rows:
+        table.add_row(*(_cell(row.get(key), form) for _, key, form in columns))
+    for row in ratios:
+        cells = [_cell(row.get(key), lambda value: f"{value:.2f}×") for _, key, _ in columns]
+        table.add_section()
+        table.add_row("eager / graph", *cells[1:])
+    return table
+
+
+def _cell(value: Any, form: Callable[[Any], str]) -> str:
+    return "–" if value is None else form(value)
+
+
+def _title(engine: Row) -> str:
+    return (
+        f"{engine['shape']} · {engine['impl']} · {engine['attention']}, blocks of {engine['block_size']} · "
+        f"{engine['dtype']} · {engine['device_name']}"
+    )
+
+
+def _reasons(skipped: Iterable[Row]) -> list[str]:
+    """What was left out and why, equal reasons in one line."""
+    grouped: dict[tuple[str, str], list[str]] = {}
+    for row in skipped:
+        size = row.get("batch", row.get("prompt_tokens"))
+        grouped.setdefault((row.get("mode", ""), row["reason"]), []).extend(
+            [] if size is None else [str(size)]
+        )
+    lines = []
+    for (mode, reason), sizes in grouped.items():
+        what = f"{mode} at {', '.join(sizes)}" if mode and sizes else mode or ", ".join(sizes)
+        lines.append(f"not measured: {what + ': ' if what else ''}{reason}")
+    return lines
+
+
+def _facts(engine: Row) -> list[str]:
+    if not engine:
+        return []
+    parts = [f"copies move {engine['copy_gb_per_s']:g} GB/s, read and write together"]
+    if engine["graph_capture_s"]:
+        sizes = ", ".join(map(str, engine["graph_sizes"]))
+        memory = f" in {size_text(engine['graph_bytes'])}" if engine["graph_bytes"] else ""
+        parts.append(f"graphs for {sizes} captured in {engine['graph_capture_s']:.2f} s{memory}")
+    return ["; ".join(parts)]
+
+
+def _origin(header: Row) -> str:
+    versions = ", ".join(f"{name} {version}" for name, version in header["versions"].items())
+    return f"{header['machine']}; Python {header['python']}, {versions}; {header['date']}"
+
+
+def _text(value: Any) -> str:
+    return str(value)
+
+
+def _ms(value: float) -> str:
+    return f"{value:.4f}" if value < 0.1 else f"{value:.3f}" if value < 10 else f"{value:.1f}"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _percent(value: float) -> str:
+    return f"{value:.1%}"
+
+
+COLUMNS: dict[str, tuple[Column, ...]] = {
+    "decode": (
+        ("mode", "mode", _text),
+        ("batch", "batch", _text),
+        ("context", "context", _text),
+        ("ms a step", "ms_p50", _ms),
+        ("p99", "ms_p99", _ms),
+        ("device", "device_ms_p50", _ms),
+        ("host", "host_ms_p50", _ms),
+        ("tokens/s", "tokens_per_s", _number),
+        ("GB/s", "gb_per_s", _number),
+        ("of copies", "share_of_copy", _percent),
+    ),
+    "profile": (
+        ("mode", "mode", _text),
+        ("batch", "batch", _text),
+        ("CPU self ms", "cpu_self_total_ms", _ms),
+        ("a step", "cpu_ms_per_step", _ms),
+        ("not waiting", "cpu_busy_ms_per_step", _ms),
+        ("device ms", "device_total_ms", _ms),
+        ("kernels a step", "kernels_per_step", _number),
+        ("launch ms", "launch_ms_p50", _ms),
+        ("ms a step", "ms_p50", _ms),
+    ),
+    "launch": (
+        ("batch", "batch", _text),
+        ("replays", "replays", _text),
+        ("eager ms", "eager_ms", _ms),
+        ("replay ms", "replay_ms", _ms),
+        ("ratio", "ratio", lambda value: f"{value:.2f}×"),
+        ("output before", "output_address_before", _text),
+        ("output after", "output_address_after", _text),
+    ),
+    "prefill": (
+        ("prompt", "prompt_tokens", _text),
+        ("cached", "cached_tokens", _text),
+        ("computed", "computed_tokens", _text),
+        ("steps", "steps", _text),
+        ("ms", "ms_p50", _ms),
+        ("device", "device_ms_p50", _ms),
+        ("first token ms", "ttft_ms_p50", _ms),
+        ("tokens/s", "tokens_per_s", _number),
+    ),
+    "throughput": (
+        ("mode", "mode", _text),
+        ("requests", "requests", _text),
+        ("prompt tokens", "prompt_tokens", _number),
+        ("output tokens", "output_tokens", _number),
+        ("seconds", "seconds", _number),
+        ("tokens/s", "tokens_per_s", _number),
+        ("output tokens/s", "output_tokens_per_s", _number),
+        ("requests/s", "requests_per_s", _number),
+        ("first token, ms p50", "ttft_ms_p50", _ms),
+        ("first token, ms p99", "ttft_ms_p99", _ms),
+        ("between tokens, ms p50", "itl_ms_p50", _ms),
+        ("between tokens, ms p99", "itl_ms_p99", _ms),
+        ("mean decode batch", "mean_batch", _number),
+        ("steps by graph", "graph_share", _percent),
+        ("preemptions", "preemptions", _text),
+    ),
+}
