@@ -1,0 +1,169 @@
+"""The paged decode kernel, interpreted, against a float64 reference on NaN-filled memory."""
+
+import pytest
+import torch
+
+import engine.attention.triton as back_end
+from engine.attention.triton import DecodeTiling, TritonAttention, fitted
+from engine.errors import DeviceError
+from engine.kv_cache import NULL_BLOCK
+from tests.attention_reference import LAYER, Heads, paged_case
+from tests.engine.interpreted import interpreter  # noqa: F401
+
+NAN = float("nan")
+LENGTHS = (1, 2, 17, 256, 257, 258, 600)
+SMALL = DecodeTiling(tile=16, chunk=32, programs_per_sm=0)
+
+
+@pytest.fixture
+def finely_cut(monkeypatch):
+    """With ``SMALL``, parts have 32 tokens and there are four at most: few tokens reach every path."""
+    monkeypatch.setattr(back_end, "MOST_SPLITS", 4)
+
+
+def set_workers(monkeypatch, workers):
+    monkeypatch.setattr(back_end, "FEWEST_WORKERS", workers)
+
+
+def changed_slots(case, before):
+    """Flat slots of the layer under test whose bytes changed; no other layer may have changed any."""
+    now = case.cache.pages.view(torch.uint8)
+    changed = (now != before.view(torch.uint8)).any(-1).any(-1)
+    assert not changed[1 - LAYER].any()
+    return changed[LAYER].any(0).flatten().nonzero().flatten().tolist()
+
+
+@pytest.mark.parametrize(
+    "heads",
+    [Heads(12, 2, 128), Heads(28, 4, 128), Heads(9, 3, 64), Heads(4, 4, 96), Heads(2, 2, 256)],
+    ids=str,
+)
+@pytest.mark.parametrize("block_size", [16, 256])
+def test_decode_equals_the_reference_for_every_head_shape(heads, block_size):
+    case = paged_case(heads, LENGTHS, block_size=block_size, stale=NAN)
+    assert case.error(case.attend(TritonAttention())) < 1e-6
+
+
+@pytest.mark.parametrize("heads", [Heads(1, 1, 8), Heads(4, 2, 32), Heads(40, 1, 16)], ids=str)
+@pytest.mark.parametrize("block_size", [1, 4, 48, 128])
+def test_decode_equals_the_reference_for_odd_shapes_and_block_sizes(heads, block_size):
+    case = paged_case(heads, LENGTHS, block_size=block_size, stale=NAN)
+    assert case.error(case.attend(TritonAttention())) < 1e-6
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.bfloat16, 5e-3), (torch.float16, 1e-3)], ids=str)
+@pytest.mark.parametrize("block_size", [16, 256])
+def test_half_precision_stays_close_to_the_reference(dtype, bound, block_size):
+    case = paged_case(Heads(12, 2, 128), LENGTHS, block_size=block_size, dtype=dtype, stale=NAN)
+    assert case.error(case.attend(TritonAttention())) < bound
+
+
+@pytest.mark.parametrize("window", [1, 2, 15, 16, 100, 300, 100_000])
+@pytest.mark.parametrize("block_size", [4, 256])
+def test_a_window_sees_that_many_latest_tokens(window, block_size):
+    case = paged_case(Heads(4, 2, 64), LENGTHS, block_size=block_size, stale=NAN)
+    assert case.error(case.attend(TritonAttention(), window), window) < 1e-6
+
+
+@pytest.mark.usefixtures("finely_cut")
+@pytest.mark.parametrize("window", [None, 77])
+@pytest.mark.parametrize("workers", [1, 2, 3, 4])
+def test_any_number_of_workers_covers_contexts_of_many_parts(window, workers, monkeypatch):
+    set_workers(monkeypatch, workers)
+    lengths = (1, 32, 33, 34, 65, 128, 129, 130, 200, 259)
+    case = paged_case(Heads(6, 2, 32), lengths, block_size=16, stale=NAN)
+    assert case.error(case.attend(TritonAttention(SMALL), window), window) < 1e-6
+
+
+@pytest.mark.usefixtures("finely_cut")
+def test_a_sequence_gives_the_same_bits_alone_in_a_batch_and_with_any_table_or_workers(monkeypatch):
+    lengths = (1, 40, 64, 130, 260)
+    together = paged_case(Heads(6, 2, 32), lengths, block_size=16, dtype=torch.bfloat16)
+    out = together.attend(TritonAttention(SMALL))
+    for workers, width in ((1, None), (4, 40)):
+        set_workers(monkeypatch, workers)
+        again = paged_case(
+            Heads(6, 2, 32), lengths, block_size=16, dtype=torch.bfloat16, width=width, padded=3
+        )
+        for name in ("query", "key", "value"):
+            getattr(again, name)[: len(lengths)] = getattr(together, name)
+        assert torch.equal(again.attend(TritonAttention(SMALL))[: len(lengths)], out)
+    for row in range(len(lengths)):
+        alone = paged_case(Heads(6, 2, 32), lengths, block_size=16, dtype=torch.bfloat16)
+        b = alone.batch
+        b.block_tables[0], b.context_lens[0] = b.block_tables[row].clone(), b.context_lens[row].clone()
+        b.slot_mapping[0] = b.slot_mapping[row].clone()
+        one = type(b)(
+            b.slot_mapping[:1], b.block_tables[:1], b.context_lens[:1], b.cu_seqlens_q[:2], (1,), (260,), True
+        )
+        alone.batch = one
+        for name in ("query", "key", "value"):
+            setattr(alone, name, getattr(together, name)[row : row + 1])
+        assert torch.equal(alone.attend(TritonAttention(SMALL))[0], out[row])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_only_the_slots_of_real_rows_change_and_padded_rows_are_finite(dtype):
+    case = paged_case(Heads(6, 2, 64), (1, 17, 300), dtype=dtype, padded=3, static=True, width=32)
+    for new in (case.query, case.key, case.value):
+        new[3:] = NAN
+    before = case.cache.pages.clone()
+    out = case.attend(TritonAttention())
+    assert changed_slots(case, before) == sorted(case.slots)
+    assert not case.cache.pages[:, :, NULL_BLOCK].any()
+    assert torch.isfinite(out).all()
+    written = case.cache.pages[LAYER].view(2, -1, 2, 64)[:, case.slots]
+    assert torch.equal(written, torch.stack([case.key[:3], case.value[:3]]))
+
+
+@pytest.mark.usefixtures("finely_cut")
+def test_launches_with_the_same_buffers_follow_the_lengths_on_the_device():
+    case = paged_case(Heads(6, 2, 32), (200, 130, 90), block_size=16, width=20, static=True, stale=NAN)
+    attention = TritonAttention(SMALL)
+    filled = case.cache.pages.clone()
+    for shorter in (0, 1, 60, 89, 30, 0):
+        case.cache.pages.copy_(filled)
+        case.contexts = tuple(length - shorter for length in (200, 130, 90))
+        case.batch.context_lens.copy_(torch.tensor(case.contexts))
+        last = [length - 1 for length in case.contexts]
+        blocks = [int(case.batch.block_tables[row, p // 16]) for row, p in enumerate(last)]
+        case.batch.slot_mapping.copy_(torch.tensor([b * 16 + p % 16 for b, p in zip(blocks, last)]))
+        assert case.error(case.attend(attention)) < 1e-6
+
+
+def test_views_of_a_fused_projection_and_transposes_are_read_by_their_strides():
+    case = paged_case(Heads(6, 2, 64), (5, 40, 300))
+    expected = case.attend(TritonAttention())
+    fused = torch.cat([case.query.flatten(1), case.key.flatten(1), case.value.flatten(1)], dim=1)
+    case.query, case.key, case.value = (
+        part.unflatten(1, (-1, 64)) for part in fused.split([384, 128, 128], dim=1)
+    )
+    assert not case.query.is_contiguous()
+    assert torch.equal(case.attend(TritonAttention()), expected)
+    for name in ("query", "key", "value"):
+        setattr(case, name, getattr(case, name).permute(2, 1, 0).contiguous().permute(2, 1, 0))
+    assert torch.equal(case.attend(TritonAttention()), expected)
+
+
+@pytest.mark.parametrize("window", [None, 20])
+def test_prefill_over_cached_prefixes_equals_the_reference(window):
+    case = paged_case(Heads(6, 2, 64), (7, 40, 300), (7, 8, 33))
+    before = case.cache.pages.clone()
+    assert case.error(case.attend(TritonAttention(), window), window) < 1e-6
+    assert changed_slots(case, before) == sorted(case.slots)
+
+
+def test_a_context_beyond_its_table_is_refused_with_both_lengths():
+    case = paged_case(Heads(4, 2, 32), (33, 48), width=3)
+    case.batch.block_tables.resize_(2, 2)
+    with pytest.raises(DeviceError, match=r"48 tokens.*holds 32"):
+        case.attend(TritonAttention())
+
+
+@pytest.mark.parametrize("dim", [16, 64, 80, 96, 128, 256])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_tiles_divide_the_chunk_and_take_at_most_sixteen_kibibytes(dim, dtype):
+    tiling = fitted(dim, dtype)
+    assert tiling.tile >= 16
+    assert tiling.chunk % tiling.tile == 0
+    assert tiling.tile * dim * dtype.itemsize <= 16 * 1024
