@@ -97,6 +97,7 @@ class StepHistory:
         self.version += 1
         self.dropped = 0
         self.appended = 0
+        self.decode_batch = 0  # rows of the newest decode batch
         self.graph_hits: Counter[int] = Counter()
         self.eager_reasons: Counter[str] = Counter()
         self._records: list[StepRecord] = []
@@ -169,8 +170,9 @@ class StepHistory:
         if record.kind == "prefill":
             return
         self._decode_ms.add(record.ms.total)
+        self.decode_batch = decode_rows(record)
         if record.kind == "decode":
-            key = (record.mode, decode_rows(record))
+            key = (record.mode, self.decode_batch)
             window = self._by_batch.get(key)
             if window is None:
                 window = self._by_batch[key] = SortedWindow(SAMPLES_PER_BATCH)
@@ -249,6 +251,16 @@ class StepHistory:
         if graph is None or eager is None or min(len(graph), len(eager)) < MIN_SAMPLES_FOR_RATIO:
             return None
         return Ratio(batch, graph.percentile(50), eager.percentile(50))
+
+    def nearest_ratio(self) -> Ratio | None:
+        """Graph against eager at the newest batch size, else at the nearest one that ran both ways.
+
+        Chats come and go: without this a ratio just measured would vanish with the first answer that ends.
+        """
+        both = {batch for _, batch in self._by_batch if self.ratio(batch)}
+        if not both:
+            return None
+        return self.ratio(min(both, key=lambda batch: (abs(batch - self.decode_batch), batch)))
 
 
 def decode_rows(record: StepRecord) -> int:

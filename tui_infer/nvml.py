@@ -3,13 +3,14 @@
 import importlib
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 HISTORY_READINGS = 120
 REOPEN_AFTER_READS = 15
 NO_GPU = "no NVIDIA GPU in use"
+KEPT = ("utilisation", "memory_used", "power", "temperature", "sm_clock", "memory_clock")
 
 # Errors of a call that will not get better while the process lives.
 _PERMANENT = {"NotSupported", "NoPermission", "FunctionNotFound"}
@@ -38,7 +39,7 @@ class GpuReading:
     """One look at the card. A field is None when it is not to be had; ``missing`` says why.
 
     Bytes, watts, degrees Celsius, megahertz, percent from 0 to 100. ``reason`` is set when there are
-    no numbers at all. ``utilisation_history`` holds earlier readings, oldest first.
+    no numbers at all. ``past`` holds the readings up to this one of each field in ``KEPT``, oldest first.
     """
 
     reason: str = "no reading yet"
@@ -53,8 +54,9 @@ class GpuReading:
     sm_clock: int | None = None
     sm_clock_max: int | None = None
     memory_clock: int | None = None
+    memory_clock_max: int | None = None
     missing: Mapping[str, str] = field(default_factory=dict)
-    utilisation_history: tuple[float, ...] = ()
+    past: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
     @property
     def available(self) -> bool:
@@ -79,7 +81,7 @@ class GpuMonitor:
         self._reason = ""
         self._reads_until_reopen = 0
         self._never: dict[str, str] = {}
-        self._history: deque[float] = deque(maxlen=HISTORY_READINGS)
+        self._past: dict[str, deque[float]] = {name: deque(maxlen=HISTORY_READINGS) for name in KEPT}
 
     def read(self) -> GpuReading:
         """The card now; fields that cannot be read are None and named in ``missing``."""
@@ -176,19 +178,23 @@ class GpuMonitor:
                 "sm_clock_max", lambda: nvml.nvmlDeviceGetMaxClockInfo(card, nvml.NVML_CLOCK_SM)
             ),
             memory_clock=get("memory_clock", lambda: nvml.nvmlDeviceGetClockInfo(card, nvml.NVML_CLOCK_MEM)),
+            memory_clock_max=get(
+                "memory_clock_max", lambda: nvml.nvmlDeviceGetMaxClockInfo(card, nvml.NVML_CLOCK_MEM)
+            ),
             missing=missing,
-            utilisation_history=self._remember(rates),
         )
         if "lost" in self._reason:
             self._handle = self._parent = None
             self._reads_until_reopen = REOPEN_AFTER_READS
             return GpuReading(reason=self._reason)
-        return reading
+        return replace(reading, past=self._remember(reading))
 
-    def _remember(self, utilisation: float | None) -> tuple[float, ...]:
-        if utilisation is not None:
-            self._history.append(utilisation)
-        return tuple(self._history)
+    def _remember(self, reading: GpuReading) -> dict[str, tuple[float, ...]]:
+        for name, past in self._past.items():
+            value = getattr(reading, name)
+            if value is not None:
+                past.append(float(value))
+        return {name: tuple(past) for name, past in self._past.items()}
 
 
 def _memory(nvml: Any, handle: Any) -> tuple[int, int]:

@@ -5,6 +5,7 @@ events.
 """
 
 import time
+from collections import deque
 from dataclasses import dataclass, field
 
 from engine.records import (
@@ -22,6 +23,7 @@ from engine.records import (
     Rejected,
     SetMode,
     Started,
+    StepMode,
     StepOnce,
     Steps,
 )
@@ -29,33 +31,56 @@ from tui_infer.history import StepHistory
 from tui_infer.mirror import BlockMirror
 from tui_infer.sanitize import one_line, sanitize
 from tui_infer.session import SessionState
+from tui_infer.widgets.inspector.view import graph_failures
 from tui_infer.workspace import Notice, Phase, Topic, Workspace, tag_of
 
 MAX_TAGS = 1024
 STARTING = Progress("starting the engine")
+CHOSEN = "eager mode was chosen"
 
 
 @dataclass
 class AppState(Workspace):
     """Everything that the screen shows.
 
-    ``unknown_events`` counts events of sessions that are gone; ``stale_events`` those of an older epoch
-    of a session that lives.
+    ``mode_reason`` says why steps run eager; it is empty in graph mode. ``unknown_events`` counts events of
+    sessions that are gone; ``stale_events`` those of an older epoch of a session that lives.
     """
 
     progress: Progress = STARTING
     status: EngineStatus | None = None
     failure: Failed | None = None
-    mode: str = "eager"
+    mode: StepMode = "eager"
     mode_reason: str = ""
     paused: bool = False
     history: StepHistory = field(default_factory=StepHistory)
     mirror: BlockMirror = field(default_factory=BlockMirror)
     unknown_events: int = 0
     stale_events: int = 0
+    _asked_modes: deque[StepMode] = field(default_factory=deque)
+
+    def set_mode(self, mode: StepMode) -> None:
+        """Ask for graph or eager steps; the engine answers with ``ModeChanged``."""
+        self._asked_modes.append(mode)
+        self.send(SetMode(mode=mode))
 
     def toggle_mode(self) -> None:
-        self.send(SetMode(mode="eager" if self.mode == "graph" else "graph"))
+        """The other mode than the one last asked for: two quick presses come back to where they started."""
+        now = self._asked_modes[-1] if self._asked_modes else self.mode
+        self.set_mode("eager" if now == "graph" else "graph")
+
+    def mode_words(self) -> str:
+        """How decode steps run now and why, as a sentence or two."""
+        status = self.status
+        if status is None:
+            return "The engine is not ready yet."
+        if self.mode == "eager":
+            words = f"Every step runs eager: {self.mode_reason}."
+        else:
+            sizes = ", ".join(f"{size}" for size in status.graph_sizes)
+            words = f"Decode steps replay graphs, captured for {sizes} rows."
+        failed = "".join(f" No graph for {name}: {reason}." for name, reason in graph_failures(status))
+        return words + failed
 
     def toggle_pause(self) -> None:
         self.send(Pause(paused=not self.paused))
@@ -97,7 +122,9 @@ class AppState(Workspace):
             case Ready():
                 self._ready(event.status)
             case ModeChanged():
-                self.mode, self.mode_reason = event.mode, event.reason
+                self._set_effective_mode(event.mode, event.reason)
+                if self._asked_modes:
+                    self._asked_modes.popleft()
                 if event.reason:
                     self.notice(f"Steps stay {event.mode}", event.reason, "warning")
                 self._changed("engine")
@@ -112,18 +139,25 @@ class AppState(Workspace):
             for session in self.sessions.values():  # token ids of another tokenizer mean nothing
                 session.history_ids = []
         self.status, self.phase, self.failure = status, "ready", None
-        self.mode, self.mode_reason, self.paused = status.mode, status.mode_reason, False
+        self._set_effective_mode(status.mode, status.mode_reason)
+        self._asked_modes.clear()
+        self.paused = False
         self.mirror = BlockMirror(status.num_blocks, status.block_size)
         waiting, self.pending = self.pending, {}
         for command in waiting.values():
             self.send(command)
         self._changed("engine")
 
+    def _set_effective_mode(self, mode: StepMode, reason: str) -> None:
+        self.mode = mode
+        self.mode_reason = "" if mode == "graph" else reason or CHOSEN
+
     def _failed(self, event: Failed) -> None:
         if not event.fatal:
             self.notice(event.title, f"{event.message} {event.hint}", "error")
             return
         self.phase, self.failure = "failed", event
+        self._asked_modes.clear()
         for session in self.sessions.values():
             if session.busy and session.id not in self.pending:
                 session.close_answer("error", "the engine stopped")

@@ -78,7 +78,7 @@ class TerminalDriver(LinuxDriver):
     """Textual's driver for terminals, reading through ``TerminalParser``."""
 
     def _get_terminal_size(self) -> tuple[int, int]:
-        """The terminal's own size: an exported COLUMNS or LINES would fix it for good, whatever is resized."""
+        """The terminal's own size: an exported COLUMNS or LINES would fix it, whatever is resized."""
         try:
             size = os.get_terminal_size(self.fileno)
         except OSError:

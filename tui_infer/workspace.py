@@ -158,15 +158,18 @@ class Workspace:
 
     # --- what a user does --------------------------------------------------------------------------
 
-    def submit(self, session_id: str, text: str) -> bool:
-        """Send a prompt; False when there is nothing to send or the last answer is still under way."""
+    def submit(self, session_id: str, text: str, typed: str = "") -> bool:
+        """Send a prompt; False when there is nothing to send or the last answer is still under way.
+
+        ``typed`` is what the history of prompts keeps, where that is not the text itself.
+        """
         session = self.sessions[session_id]
         text = sanitize(text).strip("\n")
         if not text.strip() or session.busy:
             return False
         messages = session.messages(text)
         session.begin(text)
-        self.prompts.append(text)
+        self.prompts.append(sanitize(typed) or text)
         if not session.titled and session.title == NEW_TITLE:
             session.title = title_of(session)
         command = Submit(

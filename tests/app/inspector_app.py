@@ -6,6 +6,7 @@ from pathlib import Path
 
 from textual.app import App, ComposeResult
 
+from scripts.pictures import write
 from tests.app.simulation import Simulation, loading_view
 from tui_infer.themes import load_themes
 from tui_infer.widgets.inspector.inspector import Inspector
@@ -80,4 +81,4 @@ if __name__ == "__main__":
     parser.add_argument("--scene", default="gpu")
     options = parser.parse_args()
     columns, rows = (int(part) for part in options.size.split("x"))
-    options.out.write_text(asyncio.run(picture(columns, rows, options.theme, options.scene)))
+    write(asyncio.run(picture(columns, rows, options.theme, options.scene)), options.out)

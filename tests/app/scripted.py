@@ -35,6 +35,20 @@ BLOCK_SIZE = 16
 NUM_BLOCKS = 400
 PROMPT_TOKENS = 12
 NO_CUDA = "no CUDA device: steps run eager"
+CHOSEN = "eager mode was chosen"
+GRAPH_SIZES = (1, 2, 4, 8, 16, 32)
+ON_A_CARD: dict[str, object] = {
+    "device": "cuda:0",
+    "device_name": "NVIDIA H200",
+    "dtype": "bfloat16",
+    "attention": "flash",
+    "mode": "graph",
+    "mode_reason": "",
+    "graph_sizes": GRAPH_SIZES,
+    "graph_bytes": 210 << 20,
+    "weight_bytes": 257 << 20,
+    "kv_bytes": 121 << 30,
+}
 
 
 def engine_status(**changes: object) -> EngineStatus:
@@ -52,22 +66,30 @@ def engine_status(**changes: object) -> EngineStatus:
     return EngineStatus(**{**values, **changes})  # type: ignore[arg-type]
 
 
-def step(index: int, rows: Sequence[Row], changes: Sequence[BlockChange] = (), used: int = 0) -> StepRecord:
-    """A decode step on a CPU, four milliseconds long."""
+def step(
+    index: int, rows: Sequence[Row], changes: Sequence[BlockChange] = (), used: int = 0, card: str = ""
+) -> StepRecord:
+    """A decode step of four milliseconds on a CPU; on a card, with ``card`` the mode, eager takes as long and
+    a graph one.
+    """
     prefill = sum(row.tokens for row in rows if row.prefill)
+    graph = card == "graph" and not prefill
+    ms = StepTimes(total=4.0, schedule=0.1, launch=3.7, device=0.9 if card else None, read=0.2)
+    if graph:
+        ms = StepTimes(total=1.0, schedule=0.02, launch=0.05, device=0.9, read=0.93)
     return StepRecord(
         index=index,
         t=time.time(),
         kind="prefill" if prefill else "decode",
-        mode="eager",
-        reason=NO_CUDA,
-        graph_size=None,
+        mode="graph" if graph else "eager",
+        reason="" if graph else CHOSEN if card else NO_CUDA,
+        graph_size=next(size for size in GRAPH_SIZES if size >= len(rows)) if graph else None,
         active=len(rows),
         waiting=0,
         prefill_tokens=prefill,
         cached_tokens=0,
         decode_tokens=sum(not row.prefill for row in rows),
-        ms=StepTimes(total=4.0, schedule=0.1, launch=3.7, device=None, read=0.2),
+        ms=ms,
         blocks=BlockCounts(used=used, cached=0, free=NUM_BLOCKS - 1 - used),
         rows=tuple(rows),
         block_changes=tuple(changes),
@@ -78,7 +100,8 @@ class ScriptedClient(Client):
     """Answers every prompt with ``answer``, ``chars`` characters a token, ``rate`` tokens a second.
 
     Deltas are coalesced as the engine does it, ``deltas_per_s`` of them; steps go out at 10 Hz. With
-    ``hold`` it stays in loading until ``become_ready`` is called.
+    ``hold`` it stays in loading until ``become_ready`` is called; with ``graphs`` it is on a card, and
+    switches between graph and eager when it is told to.
     """
 
     def __init__(
@@ -89,6 +112,7 @@ class ScriptedClient(Client):
         chars: int = 4,
         deltas_per_s: float = 25.0,
         hold: bool = False,
+        graphs: bool = False,
     ) -> None:
         super().__init__(EngineConfig())
         self.answer = answer
@@ -96,6 +120,7 @@ class ScriptedClient(Client):
         self.chars = chars
         self.delta_s = 1 / deltas_per_s
         self.hold = hold
+        self.card = "graph" if graphs else ""
         self.sent: list[AnyCommand] = []
         self.restarts = 0
         self._requests = itertools.count(1)
@@ -118,7 +143,7 @@ class ScriptedClient(Client):
 
     def become_ready(self, **changes: object) -> None:
         self.state = "ready"
-        self._emit(Ready(engine_status(**changes)))
+        self._emit(Ready(engine_status(**{**(ON_A_CARD if self.card else {}), **changes})))
 
     async def restart(self, config: EngineConfig | None = None) -> None:
         self.restarts += 1
@@ -152,8 +177,11 @@ class ScriptedClient(Client):
             case Cancel():
                 if task := self._tasks.pop((command.session, command.epoch), None):  # type: ignore[assignment]
                     task.cancel()
+            case SetMode() if self.card:
+                self.card = command.mode
+                self._emit(ModeChanged(command.mode))
             case SetMode():
-                self._emit(ModeChanged("eager", NO_CUDA))
+                self._emit(ModeChanged("eager", NO_CUDA if command.mode == "graph" else ""))
             case Pause():
                 self._emit(Paused(command.paused))
             case StepOnce():
@@ -194,5 +222,7 @@ class ScriptedClient(Client):
             if self._rows:
                 rows = [Row(request, context, 1, False) for request, context in self._rows.items()]
                 changes, self._changes = self._changes, []
-                records = [step(next(self._steps), rows) for _ in range(max(1, int(self.rate / 10)) - 1)]
-                self._emit(Steps([step(next(self._steps), rows, changes, used=len(rows)), *records]))
+                count = max(1, int(self.rate / 10)) - 1
+                first = step(next(self._steps), rows, changes, used=len(rows), card=self.card)
+                records = [step(next(self._steps), rows, card=self.card) for _ in range(count)]
+                self._emit(Steps([first, *records]))

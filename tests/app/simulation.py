@@ -3,7 +3,7 @@
 import random
 
 from engine.blocks import BlockPool
-from engine.records import EngineStatus, StepRecord, StepRow, StepTimes
+from engine.records import EngineStatus, StepMode, StepRecord, StepRow, StepTimes
 from engine.request import FinishReason, Request, SamplingParams
 from engine.scheduler import Scheduler
 from tui_infer.history import StepHistory
@@ -12,6 +12,7 @@ from tui_infer.nvml import GpuReading
 from tui_infer.widgets.inspector.view import InspectorView, SessionTag
 
 GRAPH_SIZES = (1, 2, 4, 8, 16, 32)
+BUSY = (2.0, 8, 31, 45, 60, 64, 71, 58, 61, 63, 66, 59, 63)
 
 
 class Simulation:
@@ -31,7 +32,7 @@ class Simulation:
     ) -> None:
         self.random = random.Random(seed)
         self.cuda = cuda
-        self.mode = "graph" if cuda else "eager"
+        self.mode: StepMode = "graph" if cuda else "eager"
         self.pool = BlockPool(num_blocks, block_size)
         self.scheduler = Scheduler(self.pool, max_batch=max_batch, prefill_chunk=512, max_model_len=4096)
         self.chats = chats
@@ -94,7 +95,7 @@ class Simulation:
                 finished.append(request.id)
         size = next((s for s in GRAPH_SIZES if s >= len(plan.decode)), None) if plan.decode else None
         graph = self.mode == "graph" and size is not None
-        reason = "" if graph else "no CUDA graphs on cpu" if not self.cuda else "eager mode was chosen"
+        reason = "" if graph else self.mode_reason
         times = self._times(len(plan.decode), plan.prefill_tokens, graph)
         self.index += 1
         record = StepRecord(
@@ -133,6 +134,12 @@ class Simulation:
         wait = max(0.0, device - launch * 0.9) + 0.03
         return StepTimes(0.02 + launch + wait + 0.01, 0.02, launch, device, wait)
 
+    @property
+    def mode_reason(self) -> str:
+        if not self.cuda:
+            return "no CUDA graphs on cpu"
+        return "eager mode was chosen" if self.mode == "eager" else ""
+
     def status(self) -> EngineStatus:
         return EngineStatus(
             model="smollm2",
@@ -147,15 +154,15 @@ class Simulation:
             attention="triton" if self.cuda else "sdpa",
             attention_reason="",
             attention_passed_over=(),
-            mode=self.mode,  # type: ignore[arg-type]
-            mode_reason="" if self.cuda else "no CUDA graphs on cpu",
+            mode=self.mode,
+            mode_reason=self.mode_reason,
             graph_sizes=GRAPH_SIZES if self.cuda else (),
             block_size=self.pool.block_size,
             num_blocks=self.pool.num_blocks,
             block_bytes=1 << 19,
             weight_bytes=3 << 30,
-            kv_bytes=self.pool.num_blocks << 19,
-            graph_bytes=0,
+            kv_bytes=121 << 30 if self.cuda else self.pool.num_blocks << 16,
+            graph_bytes=210 << 20 if self.cuda else 0,
             max_batch=self.scheduler.max_batch,
             max_model_len=4096,
             prefill_chunk=512,
@@ -175,8 +182,8 @@ class Simulation:
             reason="",
             name="NVIDIA H200",
             utilisation=63.0,
-            memory_used=int(18.2 * 1024**3),
-            memory_total=int(140.4 * 1024**3),
+            memory_used=int(126.3 * 1024**3),
+            memory_total=143_771 << 20,
             power=412.3,
             power_limit=700.0,
             temperature=54,
@@ -184,7 +191,15 @@ class Simulation:
             sm_clock=1980,
             sm_clock_max=1980,
             memory_clock=3201,
-            utilisation_history=(2.0, 8, 31, 45, 60, 64, 71, 58, 61, 63, 66, 59, 63),
+            memory_clock_max=3201,
+            past={
+                "utilisation": BUSY,
+                "memory_used": (126.3 * 1024**3,) * len(BUSY),
+                "power": tuple(120 + 4.65 * share for share in BUSY),
+                "temperature": tuple(36.0 + number for number in range(len(BUSY))),
+                "sm_clock": (345.0, 345.0, *[1980.0] * (len(BUSY) - 2)),
+                "memory_clock": (3201.0,) * len(BUSY),
+            },
         )
 
     def view(self, *, focused: int | None = 1, paused: bool = False, dead: bool = False) -> InspectorView:
@@ -198,6 +213,7 @@ class Simulation:
             focused_request=request,
             gpu=self.gpu(),
             mode=self.mode,
+            mode_reason=self.mode_reason,
             paused=paused,
             dead=dead,
         )
@@ -206,5 +222,15 @@ class Simulation:
 def loading_view() -> InspectorView:
     """Before the engine is ready."""
     return InspectorView(
-        None, StepHistory(), BlockMirror(), {}, None, None, GpuReading(), "auto", paused=False, dead=False
+        None,
+        StepHistory(),
+        BlockMirror(),
+        {},
+        None,
+        None,
+        GpuReading(),
+        "eager",
+        "",
+        paused=False,
+        dead=False,
     )

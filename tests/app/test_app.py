@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 from textual import events
 
-from engine.records import Cancel, Message, Submit
+from engine.records import Cancel, Message, Progress, Submit
 from tests.app.driving import ask, focused_pane, pane_of, running, screen_text, settled
 from tests.app.scripted import ScriptedClient
 from tests.waiting import wait_until
@@ -16,6 +16,10 @@ from tui_infer.screens.help import HelpScreen
 from tui_infer.screens.main import MainScreen
 
 STREAM = "word " * 2000
+
+
+def title(app: TuiInferApp) -> str:
+    return screen_text(app).splitlines()[0]
 
 
 def submits(client: ScriptedClient) -> list[Submit]:
@@ -91,6 +95,62 @@ async def test_f2_without_cuda_says_why_steps_stay_eager() -> None:
     async with running(ScriptedClient("x")) as (app, pilot):
         await pilot.press("f2")
         await wait_until(lambda: "no CUDA device" in screen_text(app))
+
+
+async def test_f2_switches_while_four_chats_stream_and_the_panels_show_mode_size_and_ratio() -> None:
+    client = ScriptedClient(STREAM, graphs=True, rate=100)
+    async with running(client, size=(160, 48)) as (app, pilot):
+        for number in range(4):
+            if number:
+                await pilot.press("ctrl+n")
+            await ask(app, pilot, f"question {number}")
+        await wait_until(lambda: "4 active → graph 4" in screen_text(app))
+        assert "· graph" in title(app)
+        assert "as fast as eager" not in screen_text(app)
+        await pilot.press("f2")
+        await wait_until(lambda: "4 active → eager" in screen_text(app))
+        assert "· eager" in title(app)
+        assert "eager: eager mode was chosen" in screen_text(app)
+        await wait_until(lambda: "graph 4.0× as fast as eager at batch 4" in screen_text(app))
+        await pilot.press("f2")
+        await wait_until(lambda: "4 active → graph 4" in screen_text(app))
+        assert "· graph" in title(app)
+        assert all(session.status == "streaming" for session in app.state.sessions.values())
+
+
+async def test_the_switch_shows_at_once_while_nothing_streams() -> None:
+    async with running(ScriptedClient("x", graphs=True), size=(160, 48)) as (app, pilot):
+        await wait_until(lambda: "○ graph" in screen_text(app))
+        await pilot.press("f2")
+        await wait_until(lambda: "○ eager" in screen_text(app))
+        assert "· eager" in title(app)
+        assert "eager: eager mode was chosen" in screen_text(app)
+
+
+@pytest.mark.parametrize("width", [160, 80, 60, 40])
+async def test_the_title_keeps_the_mode_at_any_width(width: int) -> None:
+    client = ScriptedClient("x", hold=True, graphs=True)
+    async with running(client, size=(width, 24)) as (app, pilot):
+        client.become_ready(model_name="Some-Very-Long-Model-Name-With-1.5B-Parameters-Instruct")
+        await wait_until(lambda: "· graph" in title(app))
+        assert "Some-V" in title(app)
+        if width >= 80:
+            assert "cuda:0 bf16" in title(app)
+        place = title(app).index("graph")
+        await pilot.click(offset=(place + 1, 0))  # the mode is also a button
+        await wait_until(lambda: "· eager" in title(app))
+
+
+@pytest.mark.parametrize("width", [160, 80])
+async def test_the_banner_counts_the_graphs_that_are_captured(width: int) -> None:
+    client = ScriptedClient("x", hold=True)
+    async with running(client, size=(width, 24)) as (app, _):
+        for number, size in enumerate((32, 16, 8)):
+            client._emit(Progress("capturing graphs", f"batch {size} ({number + 1} of 6)", number / 6))
+        await wait_until(lambda: "batch 8 (3 of 6)" in screen_text(app))
+        line = next(line for line in screen_text(app).splitlines() if "capturing graphs" in line)
+        assert "33%" in line
+        assert "…" not in line
 
 
 async def test_pause_and_step_reach_the_engine_and_show() -> None:

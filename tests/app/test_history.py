@@ -140,6 +140,40 @@ def test_the_ratio_compares_medians_at_the_same_batch_size() -> None:
     assert history.ratio(3) is None
 
 
+def test_the_ratio_stays_with_its_batch_size_when_a_chat_ends() -> None:
+    history = StepHistory()
+    assert history.nearest_ratio() is None
+    for index in range(6):
+        history.append(make(index, ms=6.0, rows=4))
+        history.append(make(index, ms=2.0, graph=4, rows=4))
+        history.append(make(index, ms=1.0, graph=1, rows=1))
+    for rows in (4, 3, 1):
+        history.append(make(20, ms=2.0, graph=4, rows=rows))
+        ratio = history.nearest_ratio()
+        assert ratio is not None
+        assert (ratio.batch, ratio.speedup) == (4, 3.0)
+    for index in range(6):
+        history.append(make(30 + index, ms=5.0, rows=1))
+    history.append(make(40, kind="prefill", prefill=64))  # nothing decoded: the batch size before counts
+    ratio = history.nearest_ratio()
+    assert ratio is not None
+    assert (ratio.batch, ratio.speedup) == (1, 5.0)
+    history.clear()
+    assert history.nearest_ratio() is None
+
+
+def test_steps_with_prefill_do_not_enter_the_ratio() -> None:
+    history = StepHistory()
+    for index in range(9):
+        history.append(make(index, ms=3.0, rows=2))
+        history.append(make(index, ms=1.0, graph=2, rows=2))
+        history.append(make(index, ms=70.0, rows=2, kind="mixed", prefill=64))
+        history.append(make(index, ms=50.0, graph=2, rows=2, kind="mixed", prefill=64))
+    ratio = history.ratio(2)
+    assert ratio is not None
+    assert (ratio.eager_ms, ratio.graph_ms) == (3.0, 1.0)
+
+
 def test_one_lucky_step_gives_no_ratio() -> None:
     history = StepHistory()
     history.append(make(0, ms=3.0, rows=2))

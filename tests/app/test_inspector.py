@@ -5,10 +5,11 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import cache
 
+import msgspec
 import pytest
 from textual.pilot import Pilot
 
-from engine.records import BlockCounts, EngineStatus
+from engine.records import BlockCounts, EngineStatus, PassedOver
 from tests.app.inspector_app import InspectorApp
 from tests.app.simulation import GRAPH_SIZES, Simulation, loading_view
 from tui_infer.history import decode_rows
@@ -97,7 +98,8 @@ async def test_hits_are_counted_under_each_graph_size() -> None:
     async with shown(simulation.view()) as (app, _):
         hits = panel(app, "batch")[4].split()
         assert hits[0] == "hits"
-        assert hits[1:] == [str(simulation.history.graph_hits.get(size, 0)) for size in GRAPH_SIZES]
+        counts = [str(simulation.history.graph_hits.get(size, 0)) for size in GRAPH_SIZES]
+        assert hits[1:] == [*counts, "210", "MiB"]
 
 
 async def test_on_a_cpu_the_engines_reason_for_eager_stands_there_in_its_words() -> None:
@@ -116,14 +118,10 @@ async def test_a_long_reason_takes_two_lines() -> None:
     view = simulation.view()
     assert view.status is not None
     simulation.history.clear()
-    view = replace(view, status=EngineStatus(**{**_fields(view.status), "mode_reason": reason}))
+    view = replace(view, mode_reason=reason)
     async with shown(view) as (app, _):
         lines = panel(app, "batch")
         assert " ".join(lines[3:5]).replace("eager: ", "").split() == reason.split()
-
-
-def _fields(status: EngineStatus) -> dict[str, object]:
-    return {name: getattr(status, name) for name in status.__struct_fields__}
 
 
 async def test_a_prefill_step_shows_its_tokens() -> None:
@@ -305,15 +303,16 @@ async def test_on_a_cpu_the_gpu_panel_is_one_line_that_says_where_steps_run() ->
     async with shown(on_cpu().view()) as (app, _):
         lines = panel(app, "gpu")
         assert lines[1] == "CPU: every step runs on AMD EPYC 9B14, 2 threads"
-        assert len(lines) == 3
+        assert lines[2] == "memory weights 3.0 GiB  KV 44 MiB"
 
 
 async def test_a_gpu_without_numbers_gives_its_reason_in_one_line() -> None:
     reason = "NVML library not found: no NVIDIA driver"
     view = replace(on_gpu().view(), gpu=GpuReading(reason=reason))
     async with shown(view) as (app, _):
-        assert panel(app, "gpu")[1] == reason
-        assert len(panel(app, "gpu")) == 3
+        lines = panel(app, "gpu")
+        assert lines[1] == reason
+        assert lines[2] == "memory weights 3.0 GiB  KV 121 GiB  graphs 210 MiB"
 
 
 async def test_gpu_numbers_have_their_units() -> None:
@@ -321,13 +320,126 @@ async def test_gpu_numbers_have_their_units() -> None:
         text = "\n".join(panel(app, "gpu"))
         for part in (
             "63 %",
-            "18.2 of 140.4 GiB",
+            "126.3 of 140.4 GiB",
             "412 of 700 W",
             "54 °C",
             "1,980 of 1,980 MHz",
+            "memory clock 3,201 MHz",
+            "weights 3.0 GiB  KV 121 GiB  graphs 210 MiB",
             "NVIDIA H200",
         ):
             assert part in text
+
+
+async def test_beside_the_chats_at_160_columns_each_number_of_the_card_has_its_past() -> None:
+    async with shown(on_gpu().view(), size=(57, 44)) as (app, _):
+        lines = panel(app, "gpu")[1:-1]
+        past = [line.split()[-1] for line in lines]
+        assert [line.split()[0] for line in lines] == ["busy", "memory", "weights", "power", "SM", "temp"]
+        for number in (0, 1, 3, 4, 5):
+            assert len(past[number]) >= 7
+            assert set(past[number]) <= set("▁▂▃▄▅▆▇"), "a full column would merge with the row above"
+        assert past[0] == "▁▂▃▄▄▅▄▄▄▅▄▄"[-len(past[0]) :]
+
+
+async def test_the_narrow_panel_has_every_number_in_one_row() -> None:
+    async with shown(on_gpu().view(), size=(80, 21)) as (app, _):
+        text = "63 % busy · 126.3/140.4 GiB · 412/700 W · 54 °C · SM 1,980 · mem 3,201 MHz"
+        assert panel(app, "gpu")[1] == text
+
+
+@pytest.mark.parametrize("name", ["utilisation", "power", "temperature", "sm_clock", "memory_clock"])
+@pytest.mark.parametrize("size", [(57, 44), (160, 48), (60, 24), (38, 30)])
+async def test_any_number_may_be_missing(name: str, size: tuple[int, int]) -> None:
+    view = on_gpu().view()
+    gpu = replace(view.gpu, **{name: None}, missing={name: "not supported here"})  # type: ignore[arg-type]
+    async with shown(replace(view, gpu=gpu), size=size) as (app, _):
+        lines = panel(app, "gpu")
+        text = "\n".join(lines)
+        if len(lines) == 8:  # the panel in full
+            assert "n/a not supported here" in text
+        elif name != "memory_clock":  # the last in order, which a narrow panel leaves out
+            assert "n/a" in text
+            assert "412" in text or name == "power"
+
+
+# --- graphs: memory, capture, failures, mode -------------------------------------------------------
+
+
+class Captured(EngineStatus, frozen=True, kw_only=True):
+    """A status with what the capture of graphs left."""
+
+    graph_capture_s: float | None = None
+    graph_failures: tuple[PassedOver, ...] = ()
+
+
+def captured(view: InspectorView, **changes: object) -> InspectorView:
+    assert view.status is not None
+    fields = {name: getattr(view.status, name) for name in view.status.__struct_fields__}
+    return replace(view, status=Captured(**{**fields, **changes}))
+
+
+async def test_capture_time_and_memory_stand_beside_the_sizes() -> None:
+    view = captured(on_gpu().view(), graph_capture_s=1.24)
+    for size in ((57, 44), (160, 48)):
+        async with shown(view, size=size) as (app, _):
+            lines = panel(app, "batch")
+            assert lines[3].startswith("graphs")
+            assert lines[3].endswith("captured in 1.2 s")
+            assert lines[4].endswith("210 MiB")
+
+
+async def test_sizes_without_a_graph_are_named_with_their_reason() -> None:
+    failures = (
+        PassedOver("batch 32", "out of memory."),
+        PassedOver("batch 16", "out of memory."),
+        PassedOver("batch 8", "[/red] a bad kernel"),
+    )
+    async with shown(captured(on_gpu().view(), graph_failures=failures), size=(90, 48)) as (app, _):
+        text = "\n".join(panel(app, "batch"))
+        assert "failed batch 32, batch 16: out of memory; batch 8: [/red] a bad kernel" in text
+        assert "active " in text
+
+
+@pytest.mark.parametrize("size", [(57, 44), (80, 21), (60, 24), (160, 48)])
+async def test_the_reason_of_an_eager_step_is_in_view_at_any_size(size: tuple[int, int]) -> None:
+    simulation = on_gpu(50)
+    simulation.mode = "eager"
+    decoding(simulation)
+    async with shown(simulation.view(), size=size) as (app, _):
+        text = "\n".join(panel(app, "batch"))
+        assert "→ eager" in text
+        assert "eager mode was chosen" in text
+
+
+async def test_a_step_larger_than_the_largest_graph_says_so_where_there_is_one_row_for_it() -> None:
+    simulation = on_gpu(50)
+    record = simulation.history.latest
+    assert record is not None
+    reason = "batch 40 is larger than the largest graph, 32"
+    simulation.history.append(msgspec.structs.replace(record, mode="eager", graph_size=None, reason=reason))
+    async with shown(simulation.view(), size=(80, 21)) as (app, _):
+        assert f"→ eager: {reason}" in panel(app, "batch")[1]
+    async with shown(simulation.view(), size=(60, 45)) as (app, _):
+        assert f"eager: {reason}" in "\n".join(panel(app, "batch"))
+
+
+async def test_the_rows_of_the_batch_panel_stay_when_a_prefill_comes_between() -> None:
+    simulation = on_gpu(50)
+    record = simulation.history.latest
+    assert record is not None
+    for height in (45, 30, 24, 21):
+        async with shown(simulation.view(), size=(60, height)) as (app, pilot):
+            before = [line.split()[0] for line in panel(app, "batch")[3:] if line.split()]
+            simulation.history.append(
+                msgspec.structs.replace(
+                    record, kind="prefill", mode="eager", graph_size=None, reason="prefill"
+                )
+            )
+            await show(app, pilot, simulation.view())
+            after = [line.split()[0] for line in panel(app, "batch")[3:] if line.split()]
+            assert [name.rstrip(":") for name in after] == [name.rstrip(":") for name in before]
+            simulation.history.append(record)
 
 
 @pytest.mark.parametrize("size", [(60, 45), (60, 24)])

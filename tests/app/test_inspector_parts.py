@@ -21,6 +21,7 @@ from tui_infer.widgets.inspector.chart import decode_chart, nice_ceiling, prefil
 from tui_infer.widgets.inspector.frame import NO_GLOW, Frame, activity_of
 from tui_infer.widgets.inspector.ink import FILL_LEVELS, Ink
 from tui_infer.widgets.inspector.lines import (
+    byte_size,
     counted,
     fit,
     gauge,
@@ -106,6 +107,23 @@ def test_a_sparkline_marks_every_value_above_zero() -> None:
 )
 def test_milliseconds_show_three_digits_that_matter(value: float, text: str) -> None:
     assert milliseconds(value) == text
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (0, "0 B"),
+        (900, "900 B"),
+        (41 << 20, "41 MiB"),
+        (1023 << 20, "1023 MiB"),
+        (1 << 30, "1.0 GiB"),
+        (round(18.24 * 2**30), "18.2 GiB"),
+        (143_771 << 20, "140 GiB"),
+        (5 << 40, "5,120 GiB"),
+    ],
+)
+def test_sizes_have_three_digits_that_matter(number: int, text: str) -> None:
+    assert byte_size(number) == text
 
 
 def test_numbers_are_written_with_their_nouns() -> None:

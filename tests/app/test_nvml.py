@@ -79,7 +79,7 @@ class FakeNvml:
         return self._call("nvmlDeviceGetClockInfo", 1980 if clock == self.NVML_CLOCK_SM else 3201)
 
     def nvmlDeviceGetMaxClockInfo(self, handle: str, clock: int) -> int:
-        return self._call("nvmlDeviceGetMaxClockInfo", 1980)
+        return self._call("nvmlDeviceGetMaxClockInfo", 1980 if clock == self.NVML_CLOCK_SM else 3201)
 
 
 def test_a_reading_has_every_field_in_its_unit() -> None:
@@ -99,7 +99,15 @@ def test_a_reading_has_every_field_in_its_unit() -> None:
         sm_clock=1980,
         sm_clock_max=1980,
         memory_clock=3201,
-        utilisation_history=(63.0,),
+        memory_clock_max=3201,
+        past={
+            "utilisation": (63.0,),
+            "memory_used": (18.0 * GIB,),
+            "power": (412.3,),
+            "temperature": (54.0,),
+            "sm_clock": (1980.0,),
+            "memory_clock": (3201.0,),
+        },
     )
 
 
@@ -218,11 +226,19 @@ def test_an_exception_that_is_not_nvmls_is_a_reason_too() -> None:
     assert reading.missing == {"name": "ctypes went wrong"}
 
 
-def test_utilisation_keeps_a_bounded_past() -> None:
+def test_every_number_keeps_a_bounded_past() -> None:
     monitor = GpuMonitor("GPU-abc", FakeNvml())
     for _ in range(nvml.HISTORY_READINGS + 5):
         reading = monitor.read()
-    assert reading.utilisation_history == (63.0,) * nvml.HISTORY_READINGS
+    assert set(reading.past) == set(nvml.KEPT)
+    assert {len(past) for past in reading.past.values()} == {nvml.HISTORY_READINGS}
+    assert reading.past["power"] == (412.3,) * nvml.HISTORY_READINGS
+
+
+def test_a_field_that_cannot_be_read_has_no_past_and_the_others_do() -> None:
+    reading = GpuMonitor("GPU-abc", FakeNvml(nvmlDeviceGetPowerUsage="NotSupported")).read()
+    assert reading.past["power"] == ()
+    assert reading.past["temperature"] == (54.0,)
 
 
 def test_close_lets_go_once_and_may_be_called_again() -> None:

@@ -13,13 +13,14 @@ from engine.records import (
     Paused,
     Ready,
     Rejected,
+    SetMode,
     Started,
     StepOnce,
     StepRow,
     Steps,
     Submit,
 )
-from tests.app.scripted import engine_status, step
+from tests.app.scripted import NO_CUDA, engine_status, step
 from tui_infer.pane_layout import grid
 from tui_infer.session import letter_of
 from tui_infer.state import AppState
@@ -245,6 +246,42 @@ def test_graph_mode_that_cannot_be_had_says_why(state: AppState) -> None:
     state.apply(ModeChanged("eager", "no CUDA device"))
     assert "no CUDA device" in state.notices[-1].message
     assert state.mode == "eager"
+
+
+def test_two_quick_presses_of_the_switch_come_back_to_the_mode_before(
+    state: AppState, sent: list[AnyCommand]
+) -> None:
+    state.apply(Ready(engine_status(mode="graph", mode_reason="", graph_sizes=(1, 2))))
+    state.toggle_mode()
+    state.toggle_mode()
+    state.apply(ModeChanged("eager"))
+    state.toggle_mode()  # the answer to the second press is still under way
+    assert sent == [SetMode("eager"), SetMode("graph"), SetMode("eager")]
+    state.apply(ModeChanged("graph"))
+    state.apply(ModeChanged("eager"))
+    state.toggle_mode()
+    assert sent[-1] == SetMode("graph")
+
+
+def test_a_press_without_an_answer_does_not_outlive_its_engine(
+    state: AppState, sent: list[AnyCommand]
+) -> None:
+    state.toggle_mode()
+    state.apply(Failed("engine stopped", "killed"))
+    state.restarting()
+    state.apply(Ready(engine_status(mode="graph", mode_reason="", graph_sizes=(1, 2))))
+    state.toggle_mode()
+    assert sent[-1] == SetMode("eager")
+
+
+def test_eager_always_has_a_reason_and_graph_has_none(state: AppState) -> None:
+    assert state.mode_reason == NO_CUDA
+    state.apply(Ready(engine_status(mode="graph", mode_reason="", graph_sizes=(1, 2))))
+    assert (state.mode, state.mode_reason) == ("graph", "")
+    state.apply(ModeChanged("eager"))
+    assert (state.mode, state.mode_reason) == ("eager", "eager mode was chosen")
+    state.apply(ModeChanged("graph"))
+    assert (state.mode, state.mode_reason) == ("graph", "")
 
 
 def test_step_pauses_a_running_engine_first(state: AppState, sent: list[AnyCommand]) -> None:

@@ -11,6 +11,7 @@ from textual.widgets import Static
 from tui_infer.keys import bindings
 from tui_infer.nvml import GpuReading
 from tui_infer.pane_layout import grid
+from tui_infer.slash import Say, obey, read
 from tui_infer.state import AppState
 from tui_infer.themes import code_style, session_color
 from tui_infer.widgets.banner import Banner
@@ -205,6 +206,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
                 focused_request=state.current.request,
                 gpu=gpu,
                 mode=state.mode,
+                mode_reason=state.mode_reason,
                 paused=state.paused,
                 dead=state.phase == "failed",
             )
@@ -220,14 +222,20 @@ class MainScreen(Screen[None], inherit_bindings=False):
         self.fit_panes()
 
     def _send(self, pane: Pane, text: str) -> bool:
-        """Send a prompt; whether it left."""
+        """Send a prompt, or do what its command says; whether the prompt is done with."""
         session = pane.session
         if session is None:
             return False
+        said = read(text)
+        if not isinstance(said, Say):
+            done = obey(self.app, said)  # type: ignore[arg-type]
+            if done:
+                self._state.prompts.append(text.strip())
+            return done
         if session.busy:
             self._state.notice("Not sent", "This chat is still answering. Esc stops it.", "warning")
             return False
-        sent = self._state.submit(session.id, text)
+        sent = self._state.submit(session.id, said.text, typed=text.strip("\n"))
         if sent:
             pane.transcript.to_end()
         return sent

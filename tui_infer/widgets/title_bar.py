@@ -1,10 +1,14 @@
 """The top line: what runs, on what, and how."""
 
 from rich.cells import cell_len
+from rich.style import Style
 
 from tui_infer.sanitize import one_line
 from tui_infer.state import AppState
+from tui_infer.themes import inspector_colors
 from tui_infer.widgets.bar import Bar, Part, fit
+
+LEAST_MODEL = 8  # cells of the model's name before another fact goes
 
 
 class TitleBar(Bar):
@@ -15,16 +19,24 @@ class TitleBar(Bar):
         self._state = state
 
     def parts(self, width: int) -> list[Part]:
-        state = self._state
-        dim, plain = self.ink("foreground", 0.45), self.ink("foreground", 0.85)
-        left = [Part(" tui-infer", self.ink("primary", bold=True))]
-        for text in _facts(state):
-            left += [Part(" · ", dim), Part(text, plain)]
         right = self._right()
         room = width - sum(cell_len(part.text) for part in right) - 1
-        left = _fit_parts(left, room)
+        left = self._left(room)
         gap = room + 1 - sum(cell_len(part.text) for part in left)
-        return [*left, Part(" " * max(0, gap), dim), *right]
+        return [*left, Part(" " * max(0, gap), self.ink("foreground", 0.45)), *right]
+
+    def _left(self, room: int) -> list[Part]:
+        """Name, model, place, attention and mode."""
+        dim, plain = self.ink("foreground", 0.45), self.ink("foreground", 0.85)
+        parts = [Part(" tui-infer", self.ink("primary", bold=True))]
+        shown = _shown(self._state, room - cell_len(parts[0].text))
+        for text in shown:
+            parts += [Part(" · ", dim), Part(text, plain)]
+        if shown:
+            colors = inspector_colors(self.app.current_theme)
+            color = colors.graph if self._state.mode == "graph" else colors.eager
+            parts[-1] = Part(shown[-1], plain + Style(color=color, bold=True), "app.toggle_mode")
+        return _fit_parts(parts, room)
 
     def _right(self) -> list[Part]:
         state = self._state
@@ -45,12 +57,23 @@ class TitleBar(Bar):
         return parts
 
 
-def _facts(state: AppState) -> list[str]:
+def _shown(state: AppState, room: int) -> list[str]:
+    """Model, device with dtype, attention and mode, as far as they fit; nothing before the engine is ready.
+
+    A long model name gives way first, then attention and device; the mode is the last to go.
+    """
     status = state.status
     if status is None:
         return []
     dtype = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}.get(status.dtype, status.dtype)
-    return [status.model_name, f"{status.device} {dtype}", status.attention, state.mode]
+    facts = [one_line(status.model_name), f"{status.device} {dtype}", status.attention]
+    model = cell_len(facts[0])
+    for count in (3, 2, 1):
+        kept = [*facts[:count], state.mode]
+        over = max(0, sum(cell_len(text) + 3 for text in kept) - room)
+        if model - over >= min(model, LEAST_MODEL):
+            return [fit(facts[0], model - over), *kept[1:]]
+    return [state.mode]
 
 
 def _fit_parts(parts: list[Part], width: int) -> list[Part]:

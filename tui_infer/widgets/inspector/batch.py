@@ -2,9 +2,20 @@
 
 from engine.records import StepRecord
 from tui_infer.history import decode_rows
+from tui_infer.sanitize import one_line
 from tui_infer.widgets.inspector.frame import Frame
-from tui_infer.widgets.inspector.lines import Line, counted, fit, joined, sparkline, spread, wrap_words
+from tui_infer.widgets.inspector.lines import (
+    Line,
+    byte_size,
+    counted,
+    fit,
+    joined,
+    sparkline,
+    spread,
+    wrap_words,
+)
 from tui_infer.widgets.inspector.panel import Panel
+from tui_infer.widgets.inspector.view import capture_s, graph_failures
 
 _GAUGE_MOST_ROWS = 64
 
@@ -20,28 +31,53 @@ class BatchPanel(Panel):
             return [("stopped", ink.error)]
         if status is None:
             return []
-        mode = frame.latest.mode if frame.latest and frame.latest.kind != "prefill" else status.mode
+        mode = frame.view.mode
+        if frame.activity == "live" and frame.latest and frame.latest.kind != "prefill":
+            mode = frame.latest.mode
         return [("● " if frame.activity == "live" else "○ ", ink.mode(mode)), (mode, ink.mode(mode))]
 
     def body(self, frame: Frame, width: int, height: int) -> list[Line]:
-        view, ink = frame.view, frame.ink
-        if view.status is None:
-            return [[(frame.waiting_text, ink.dim)]]
+        if frame.view.status is None:
+            return [[(frame.waiting_text, frame.ink.dim)]]
+        if frame.view.status.graph_sizes:
+            return self._with_graphs(frame, width, height)
         record = frame.latest
+        reason = self._reason(frame, record, width, 2 if height >= 5 else 1)
         lines = [self._summary(frame, record, width)]
-        sizes = self._sizes(frame, record, width, hits=height >= 5)
-        reason = self._reason(frame, record, width, 2 if height >= 5 and not sizes else 1)
         gauge = self._gauge(frame, record, width)
         if height == 2:
             return [*lines, reason[0] if reason else gauge]
-        lines += [gauge, *sizes] if sizes else [gauge, *reason]
+        lines += [gauge, *reason]
         if height > len(lines) and record is not None:
             lines.append(self._past(frame, width))
-        if height > len(lines):
-            lines += reason[:1] or [self._eager_steps(frame, width)] if sizes else []
         return lines[:height]
 
-    def _summary(self, frame: Frame, record: StepRecord | None, width: int) -> Line:
+    def _with_graphs(self, frame: Frame, width: int, height: int) -> list[Line]:
+        """Captured sizes in view; which rows there are depends on the mode and not on the step, so that none
+        of them jumps when a step runs eager.
+        """
+        record = frame.latest
+        last = self._reason(frame, record, width, 1) or [self._eager_steps(frame, width)]
+        failed = self._failures(frame, width)
+        # What goes first where rows are few; the reason of an eager step can stand in the first row.
+        wanted = ["sizes", *(["last"] if frame.view.mode == "eager" else []), "hits"]
+        wanted += [*(["failed"] if failed else []), *(["past"] if record else []), "last"]
+        shown = list(dict.fromkeys(wanted))[: max(0, height - 2)]
+        lines = [
+            self._summary(frame, record, width, reason="last" not in shown),
+            self._gauge(frame, record, width),
+        ]
+        if "sizes" in shown:
+            lines += self._sizes(frame, record, width, hits="hits" in shown)
+        if "failed" in shown:
+            lines.append(failed)
+        if "past" in shown:
+            lines.append(self._past(frame, width))
+        if "last" in shown:
+            lines += last
+        return lines[:height]
+
+    def _summary(self, frame: Frame, record: StepRecord | None, width: int, *, reason: bool = False) -> Line:
         ink = frame.ink
         if record is None or frame.activity in ("idle", "dead"):
             text = frame.waiting_text if frame.activity == "dead" else "idle"
@@ -53,6 +89,8 @@ class BatchPanel(Panel):
                 left += [arrow, (f"graph {record.graph_size}", ink.graph)]
             else:
                 left += [arrow, ("eager", ink.eager)]
+                if reason and record.reason:
+                    left.append((f": {record.reason}", ink.dim))
         if record.prefill_tokens or record.kind == "prefill":
             joint = (" + ", ink.faint) if decode_rows(record) else arrow
             left += [joint, (f"prefill {counted(record.prefill_tokens, 'token')}", ink.prefill)]
@@ -123,7 +161,22 @@ class BatchPanel(Panel):
             else:
                 names.append((f"{size} ".rjust(cell), style))
             below.append((f"{number} ".rjust(cell), ink.dim if counts.get(size) else ink.faint))
-        return [names, below] if hits else [names]
+        seconds = capture_s(status)
+        took: Line = [(f"captured in {seconds:.1f} s", ink.faint)] if seconds is not None else []
+        holds: Line = [(byte_size(status.graph_bytes), ink.faint)] if status.graph_bytes else []
+        names = spread(names, took, width, ink.dim)
+        return [names, spread(below, holds, width, ink.dim)] if hits else [names]
+
+    def _failures(self, frame: Frame, width: int) -> Line:
+        """Sizes that have no graph, by reason; empty when all were captured."""
+        ink, status = frame.ink, frame.view.status
+        by_reason: dict[str, list[str]] = {}
+        for name, reason in graph_failures(status) if status else ():
+            by_reason.setdefault(reason, []).append(name)
+        if not by_reason:
+            return []
+        text = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in by_reason.items())
+        return fit([("failed ", ink.error), (one_line(text, 400), ink.text)], width)
 
     def _reason(self, frame: Frame, record: StepRecord | None, width: int, lines: int) -> list[Line]:
         """Why steps run eager, in the engine's own words."""
@@ -131,8 +184,8 @@ class BatchPanel(Panel):
         reason = ""
         if record is not None and frame.activity != "idle" and record.graph_size is None:
             reason = record.reason
-        if not reason and status is not None and status.mode == "eager":
-            reason = status.mode_reason
+        if not reason and status is not None:
+            reason = frame.view.mode_reason
         if not reason:
             return []
         times = history.eager_reasons.get(reason, 0)

@@ -1,14 +1,30 @@
-"""GPU: what the card says of itself, or one line that says why it says nothing."""
+"""GPU: what the card says of itself, or one line that says why it says nothing, and what we hold of it."""
+
+from rich.style import Style
 
 from engine.records import EngineStatus
 from tui_infer.nvml import GpuReading
 from tui_infer.widgets.inspector.frame import Frame
 from tui_infer.widgets.inspector.ink import Ink
-from tui_infer.widgets.inspector.lines import Line, counted, fit, gauge, joined, sparkline, wrap_words
+from tui_infer.widgets.inspector.lines import (
+    Line,
+    byte_size,
+    counted,
+    fit,
+    joined,
+    sparkline,
+    spread,
+    stacked,
+    width_of,
+    wrap_words,
+)
 from tui_infer.widgets.inspector.panel import Panel
 
 GIB = 1024**3
-_LABEL = 7
+ALL_ROWS = 6
+_LABEL, _VALUE = 7, 18  # "memory ", "126.4 of 140.4 GiB"
+_LEAST_GAUGE, _LEAST_SPARK, _MOST_SPARK = 4, 8, 40
+_USUAL_LIMIT_C = 95  # where the card does not tell at what temperature it slows down
 
 
 class GpuPanel(Panel):
@@ -22,29 +38,31 @@ class GpuPanel(Panel):
         return [(f"{name} · {status.device}", frame.ink.dim)]
 
     def body(self, frame: Frame, width: int, height: int) -> list[Line]:
-        ink, gpu = frame.ink, frame.view.gpu
-        unknown = frame.view.status is None
-        reason = frame.waiting_text if unknown else why_no_numbers(frame.view.status, gpu)
-        if reason:
-            return [[(row, ink.dim)] for row in wrap_words(reason, width, height)]
+        ink, gpu, status = frame.ink, frame.view.gpu, frame.view.status
+        if status is None:
+            return [[(frame.waiting_text, ink.dim)]]
+        ours = _ours(status, gpu, ink, width)
+        if reason := why_no_numbers(status, gpu):
+            rows: list[Line] = [[(row, ink.dim)] for row in wrap_words(reason, width, max(1, height - 1))]
+            return [*rows, ours][:height]
+        brief = _brief(gpu, ink)
+        gap = (" · ", ink.faint)
         if height == 1:
-            return [joined(_brief(gpu, ink), (" · ", ink.faint), width)]
+            return [joined(brief, gap, width)]
         if height == 2:
-            return [
-                joined(_brief(gpu, ink)[:2], (" · ", ink.faint), width),
-                joined(_brief(gpu, ink)[2:], (" · ", ink.faint), width),
-            ]
-        lines = [
-            _use(gpu, ink, width),
-            _memory(gpu, ink, width),
+            first = joined(brief[:3], gap, width)
+            return [first, joined(brief[3:] if brief[2][0] in first else brief[2:], gap, width)]
+        busy, memory, power = (
+            _busy(gpu, ink, width),
+            _memory(status, gpu, ink, width),
             _power(gpu, ink, width),
-            joined(_clocks(gpu, ink), ("   ", ink.dim), width),
-        ]
-        return (
-            lines[:height]
-            if height >= 4
-            else [*lines[:2], joined(_brief(gpu, ink)[2:], ("   ", ink.dim), width)]
         )
+        if height == 3:
+            return [busy, memory, joined(brief[2:], gap, width)]
+        if height < ALL_ROWS:
+            rows = [busy, memory, *([ours] if height == 5 else []), power]
+            return [*rows, joined(brief[3:], gap, width)]
+        return [busy, memory, ours, power, _sm_clock(gpu, ink, width), _warmth(gpu, ink, width)]
 
 
 def why_no_numbers(status: EngineStatus | None, gpu: GpuReading) -> str:
@@ -58,85 +76,154 @@ def why_no_numbers(status: EngineStatus | None, gpu: GpuReading) -> str:
     return gpu.reason
 
 
-def _row(label: str, share: float | None, value: Line, width: int, ink: Ink) -> Line:
-    room = width - _LABEL - 22
+def gpu_rows(status: EngineStatus | None, gpu: GpuReading) -> int:
+    """Rows that the panel can fill."""
+    if status is None:
+        return 1
+    return 2 if why_no_numbers(status, gpu) else ALL_ROWS
+
+
+# --- rows ------------------------------------------------------------------------------------------
+
+
+def _row(label: str, bar: list[tuple[float, Style]], value: Line, past: str, width: int, ink: Ink) -> Line:
+    """Label, bar, value, and the past at the right end as far as there is room."""
+    room = width - _LABEL - _VALUE - 1
+    spark = min(_MOST_SPARK, (room - 1) * 4 // 9)
+    spark = spark if spark >= _LEAST_SPARK else 0
+    cells = room - (spark + 1 if spark else 0)
     line: Line = [(label.ljust(_LABEL), ink.dim)]
-    if room >= 4:
-        style = ink.load(share) if share is not None else ink.free
-        line += gauge(share or 0.0, room, style, ink.free)
-        line.append((" ", ink.dim))
-    return fit([*line, *value], width)
+    if cells >= _LEAST_GAUGE:
+        line += [*stacked(bar, cells, ink.free), (" ", ink.dim)]
+    line += value
+    if spark:
+        pad = width - width_of(line) - spark
+        line += [(" " * pad, ink.dim), (past[-spark:].rjust(spark), ink.shade(ink.device, 70))]
+    return fit(line, width)
 
 
-def _missing(gpu: GpuReading, name: str, ink: Ink) -> Line:
+def _number(text: str, of: str, ink: Ink) -> Line:
+    return [(f"{text:>5}", ink.text), (of, ink.dim)]
+
+
+def _absent(label: str, gpu: GpuReading, name: str, ink: Ink, width: int) -> Line:
     reason = gpu.missing.get(name, "")
-    return [("n/a", ink.dim), (f" {reason}" if reason else "", ink.faint)]
+    line: Line = [
+        (label.ljust(_LABEL), ink.dim),
+        ("n/a", ink.dim),
+        (f" {reason}" if reason else "", ink.faint),
+    ]
+    return fit(line, width)
 
 
-def _use(gpu: GpuReading, ink: Ink, width: int) -> Line:
+def _past(gpu: GpuReading, name: str, top: float | None) -> str:
+    """Marks of earlier readings; the highest leaves a gap, or those of rows below each other would merge."""
+    values = gpu.past.get(name, ())
+    return sparkline(values, (top or max(values, default=0.0)) * 8 / 7)
+
+
+def _busy(gpu: GpuReading, ink: Ink, width: int) -> Line:
     if gpu.utilisation is None:
-        return _row("busy", None, _missing(gpu, "utilisation", ink), width, ink)
-    percent: Line = [(f"{gpu.utilisation:3.0f} %", ink.text), (" ", ink.dim)]
-    past = sparkline(gpu.utilisation_history[-15:], 100)
-    # A busy GPU is the goal here, not an alarm: the gauge keeps one colour.
-    line = _row("busy", gpu.utilisation / 100, [*percent, (past, ink.device)], width, ink)
-    return [(text, ink.device if style in (ink.ok, ink.warn, ink.error) else style) for text, style in line]
+        return _absent("busy", gpu, "utilisation", ink, width)
+    # A busy GPU is the goal here, not an alarm: the bar keeps one colour.
+    bar = [(gpu.utilisation / 100, ink.device)]
+    value = _number(f"{gpu.utilisation:.0f}", " %", ink)
+    return _row("busy", bar, value, _past(gpu, "utilisation", 100), width, ink)
 
 
-def _memory(gpu: GpuReading, ink: Ink, width: int) -> Line:
+def _memory(status: EngineStatus, gpu: GpuReading, ink: Ink, width: int) -> Line:
+    """The card's memory; the bar is cut up into what is ours, in the colours of the row below."""
     if gpu.memory_used is None or not gpu.memory_total:
-        return _row("memory", None, _missing(gpu, "memory", ink), width, ink)
-    used, total = gpu.memory_used / GIB, gpu.memory_total / GIB
-    value: Line = [(f"{used:.1f}", ink.text), (f" of {total:.1f} GiB", ink.dim)]
-    return _row("memory", used / total, value, width, ink)
+        return _absent("memory", gpu, "memory", ink, width)
+    used, total = gpu.memory_used, gpu.memory_total
+    bar = [(size / total, style) for _, size, style in _parts(status, gpu, ink)]
+    value = _number(f"{used / GIB:.1f}", f" of {total / GIB:.1f} GiB", ink)
+    return _row("memory", bar, value, _past(gpu, "memory_used", total), width, ink)
+
+
+def _parts(status: EngineStatus, gpu: GpuReading, ink: Ink) -> list[tuple[str, int, Style]]:
+    """What takes memory: ours by purpose, and what else the card counts as used."""
+    parts = [
+        ("weights", status.weight_bytes, ink.launch),
+        ("KV", status.kv_bytes, ink.graph),
+        ("graphs", status.graph_bytes, ink.read),
+    ]
+    if gpu.memory_used is not None:
+        parts.append(("other", max(0, gpu.memory_used - sum(size for _, size, _ in parts)), ink.dim))
+    return [part for part in parts if part[1]]
+
+
+def _ours(status: EngineStatus, gpu: GpuReading, ink: Ink, width: int) -> Line:
+    """The colours of the memory bar, or, where there is none, what the engine holds."""
+    groups: list[Line] = [
+        [(f"{name} ", style), (byte_size(size), ink.text)] for name, size, style in _parts(status, gpu, ink)
+    ]
+    label = "" if gpu.memory_used is not None else "memory"
+    return [(label.ljust(_LABEL), ink.dim), *joined(groups, ("  ", ink.dim), width - _LABEL)]
 
 
 def _power(gpu: GpuReading, ink: Ink, width: int) -> Line:
     if gpu.power is None:
-        return _row("power", None, _missing(gpu, "power", ink), width, ink)
-    value: Line = [(f"{gpu.power:.0f}", ink.text)]
-    value.append((f" of {gpu.power_limit:.0f} W", ink.dim) if gpu.power_limit else (" W", ink.dim))
-    share = gpu.power / gpu.power_limit if gpu.power_limit else None
-    return _row("power", share, value, width, ink)
+        return _absent("power", gpu, "power", ink, width)
+    limit = gpu.power_limit
+    share = gpu.power / limit if limit else 0.0
+    value = _number(f"{gpu.power:.0f}", f" of {limit:.0f} W" if limit else " W", ink)
+    return _row("power", [(share, ink.load(share))], value, _past(gpu, "power", limit), width, ink)
 
 
-def _clocks(gpu: GpuReading, ink: Ink) -> list[Line]:
-    groups: list[Line] = []
+def _sm_clock(gpu: GpuReading, ink: Ink, width: int) -> Line:
+    if gpu.sm_clock is None:
+        return _absent("SM", gpu, "sm_clock", ink, width)
+    most = gpu.sm_clock_max
+    value = _number(f"{gpu.sm_clock:,}", f" of {most:,} MHz" if most else " MHz", ink)
+    share = gpu.sm_clock / most if most else 0.0
+    return _row("SM", [(share, ink.device)], value, _past(gpu, "sm_clock", most), width, ink)
+
+
+def _warmth(gpu: GpuReading, ink: Ink, width: int) -> Line:
+    """Temperature at the left, the memory's clock at the right."""
+    limit = gpu.temperature_limit or _USUAL_LIMIT_C
+    left = _absent("temp", gpu, "temperature", ink, width)
     if gpu.temperature is not None:
-        limit = gpu.temperature_limit or 95
-        style = ink.load(gpu.temperature / limit)
-        groups.append([("temp   ", ink.dim), (f"{gpu.temperature} °C", style)])
-    else:
-        groups.append([("temp   ", ink.dim), *_missing(gpu, "temperature", ink)])
-    if gpu.sm_clock is not None:
-        most = f" of {gpu.sm_clock_max:,}" if gpu.sm_clock_max else ""
-        groups.append([("SM ", ink.dim), (f"{gpu.sm_clock:,}", ink.text), (f"{most} MHz", ink.dim)])
-    else:
-        groups.append([("SM ", ink.dim), *_missing(gpu, "sm_clock", ink)])
+        left = [("temp   ", ink.dim), (f"{gpu.temperature} °C", ink.load(gpu.temperature / limit))]
+    right: Line = [("memory clock ", ink.dim), *_absent("", gpu, "memory_clock", ink, width)[1:]]
     if gpu.memory_clock is not None:
-        groups.append([("memory ", ink.dim), (f"{gpu.memory_clock:,}", ink.text), (" MHz", ink.dim)])
-    return groups
+        right = [right[0], (f"{gpu.memory_clock:,}", ink.text), (" MHz", ink.dim)]
+    spark = min(_MOST_SPARK, (width - width_of(left) - width_of(right) - 5) // 2)
+    if spark >= _LEAST_SPARK - 3:
+        style = ink.shade(ink.device, 70)
+        left += [(" ", ink.dim), (_past(gpu, "temperature", limit)[-spark:], style)]
+        clock = _past(gpu, "memory_clock", gpu.memory_clock_max)[-spark:]
+        right += [(" ", ink.dim), (clock.rjust(min(spark, _LEAST_SPARK)), style)]
+    return spread(left, right, width, ink.dim)
+
+
+# --- without bars ----------------------------------------------------------------------------------
 
 
 def _brief(gpu: GpuReading, ink: Ink) -> list[Line]:
-    """Every number without a gauge, most important first."""
-    groups: list[Line] = []
-    if gpu.utilisation is not None:
-        groups.append([(f"{gpu.utilisation:.0f} %", ink.text), (" busy", ink.dim)])
-    else:
-        groups.append([("busy ", ink.dim), ("n/a", ink.dim)])
-    if gpu.memory_used is not None and gpu.memory_total:
-        used, total = gpu.memory_used / GIB, gpu.memory_total / GIB
-        groups.append([(f"{used:.1f}", ink.text), (f"/{total:.1f} GiB", ink.dim)])
-    else:
-        groups.append([("memory n/a", ink.dim)])
-    if gpu.power is not None:
-        limit = f"/{gpu.power_limit:.0f}" if gpu.power_limit else ""
-        groups.append([(f"{gpu.power:.0f}", ink.text), (f"{limit} W", ink.dim)])
-    else:
-        groups.append([("power n/a", ink.dim)])
-    if gpu.temperature is not None:
-        groups.append([(f"{gpu.temperature} °C", ink.load(gpu.temperature / (gpu.temperature_limit or 95)))])
-    if gpu.sm_clock is not None:
-        groups.append([(f"{gpu.sm_clock:,}", ink.text), (" MHz", ink.dim)])
-    return groups
+    """Every number on its own: busy, memory, power, temperature, clocks."""
+    limit = gpu.temperature_limit or _USUAL_LIMIT_C
+    warmth = ink.load((gpu.temperature or 0) / limit)
+    return [
+        _short("busy", gpu.utilisation, "{:.0f} %", " busy", ink),
+        _short_memory(gpu, ink),
+        _short("power", gpu.power, "{:.0f}", f"/{gpu.power_limit:.0f} W" if gpu.power_limit else " W", ink),
+        [(f"{gpu.temperature} °C", warmth)] if gpu.temperature is not None else _none("temp", ink),
+        [("SM ", ink.dim), *_short("", gpu.sm_clock, "{:,}", "" if gpu.memory_clock else " MHz", ink)],
+        [("mem ", ink.dim), *_short("", gpu.memory_clock, "{:,}", " MHz", ink)],
+    ]
+
+
+def _short(name: str, number: float | None, form: str, unit: str, ink: Ink) -> Line:
+    return _none(name, ink) if number is None else [(form.format(number), ink.text), (unit, ink.dim)]
+
+
+def _short_memory(gpu: GpuReading, ink: Ink) -> Line:
+    if gpu.memory_used is None or not gpu.memory_total:
+        return _none("memory", ink)
+    return [(f"{gpu.memory_used / GIB:.1f}", ink.text), (f"/{gpu.memory_total / GIB:.1f} GiB", ink.dim)]
+
+
+def _none(name: str, ink: Ink) -> Line:
+    return [(f"{name} n/a".lstrip(), ink.dim)]

@@ -13,7 +13,7 @@ from textual.widget import Widget
 
 from tui_infer.widgets.inspector.batch import BatchPanel
 from tui_infer.widgets.inspector.frame import Frame, activity_of, glow_since
-from tui_infer.widgets.inspector.gpu import GpuPanel, why_no_numbers
+from tui_infer.widgets.inspector.gpu import GpuPanel, gpu_rows
 from tui_infer.widgets.inspector.ink import Ink
 from tui_infer.widgets.inspector.kvmap import MAP_NOTES, KVPanel
 from tui_infer.widgets.inspector.panel import Panel
@@ -21,7 +21,7 @@ from tui_infer.widgets.inspector.plan import TWO_COLUMNS, plan_rows
 from tui_infer.widgets.inspector.series import StepSeries
 from tui_infer.widgets.inspector.step import StepPanel
 from tui_infer.widgets.inspector.table import TablePanel
-from tui_infer.widgets.inspector.view import InspectorView
+from tui_infer.widgets.inspector.view import InspectorView, graph_failures
 
 QUIET_AFTER_S = 1.2
 PANELS = ("batch", "step", "kv", "table", "gpu")
@@ -33,6 +33,7 @@ class Needs:
 
     gpu_rows: int = 1
     graphs: bool = False
+    failures: bool = False
     reason: int = 0
     blocks: int = 0
 
@@ -40,9 +41,10 @@ class Needs:
     def of(cls, view: InspectorView) -> "Needs":
         status = view.status
         return cls(
-            gpu_rows=1 if why_no_numbers(status, view.gpu) else 4,
+            gpu_rows=gpu_rows(status, view.gpu),
             graphs=bool(status and status.graph_sizes),
-            reason=len(status.mode_reason) if status else 0,
+            failures=bool(status and graph_failures(status)),
+            reason=len(view.mode_reason),
             blocks=view.mirror.num_blocks,
         )
 
@@ -169,7 +171,7 @@ class Inspector(Widget):
         column = width // 2 if wide else width
         needs = self._needs
         most = {
-            "batch": 6 if needs.graphs else 5 if needs.reason > column - 24 else 4,
+            "batch": 6 + needs.failures if needs.graphs else 5 if needs.reason > column - 24 else 4,
             "table": 4 if height >= 50 else 3,
             "gpu": needs.gpu_rows,
         }

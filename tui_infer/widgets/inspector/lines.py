@@ -138,3 +138,12 @@ def rate(value: float) -> str:
 def counted(number: int, noun: str) -> str:
     """``1 block``, ``2 blocks``."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def byte_size(number: float) -> str:
+    """A size in binary units: ``512 B``, ``41 MiB``, ``1.2 GiB``, ``122 GiB``."""
+    for unit in ("B", "KiB", "MiB"):
+        if number < 1023.5:
+            return f"{number:.0f} {unit}"
+        number /= 1024
+    return f"{number:.1f} GiB" if number < 99.95 else f"{number:,.0f} GiB"

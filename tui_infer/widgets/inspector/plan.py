@@ -18,7 +18,7 @@ _GROWTH = (
     ("step", 7),
     ("kv", 6),
     ("batch", 4),
-    ("gpu", 3),
+    ("gpu", 2),
     ("step", 10),
     ("batch", 5),
     ("kv", 9),
@@ -26,6 +26,8 @@ _GROWTH = (
     ("step", 13),
     ("batch", 6),
     ("gpu", 4),
+    ("batch", 7),
+    ("gpu", 6),
     ("kv", 14),
     ("table", 4),
 )

@@ -26,13 +26,15 @@ class StepPanel(Panel):
     NAME = "Step"
 
     def headline(self, frame: Frame, width: int) -> Line:
-        """Graph against eager at the batch size of the latest decode step, once both were measured."""
-        record = frame.latest
-        ratio = frame.view.history.ratio(decode_rows(record)) if record else None
+        """Graph against eager at the batch size of the newest decode steps, once both were measured."""
+        ratio = frame.view.history.nearest_ratio()
         if ratio is None:
             return []
         ink = frame.ink
-        return [(f"{ratio.speedup:.1f}×", ink.graph), (f" as fast as eager at batch {ratio.batch}", ink.dim)]
+        speed: Line = [("graph ", ink.dim), (f"{ratio.speedup:.1f}×", ink.graph)]
+        long: Line = [*speed, (f" as fast as eager at batch {ratio.batch}", ink.dim)]
+        short: Line = [speed[1], (f" eager at batch {ratio.batch}", ink.dim)]
+        return long if width_of(long) <= width - len(self.NAME) - 5 else short
 
     def body(self, frame: Frame, width: int, height: int) -> list[Line]:
         ink, record = frame.ink, frame.latest
@@ -65,7 +67,7 @@ class StepPanel(Panel):
         style = ink.mode(record.mode) if record.kind != "prefill" else ink.prefill
         style = style if frame.activity in ("live", "paused") else ink.dim
         digits = _large(milliseconds(record.ms.total), style)
-        facts = [self._which(frame, record), self._speed(frame), self._compared(frame, record)]
+        facts = [self._which(frame, record), self._speed(frame), self._compared(frame)]
         lines: list[Line] = []
         for row, (digit, fact) in enumerate(zip(digits, facts)):
             unit = " ms " if row == 2 else "    "
@@ -104,9 +106,9 @@ class StepPanel(Panel):
             ]
         return line
 
-    def _compared(self, frame: Frame, record: StepRecord) -> Line:
+    def _compared(self, frame: Frame) -> Line:
         ink = frame.ink
-        ratio = frame.view.history.ratio(decode_rows(record))
+        ratio = frame.view.history.nearest_ratio()
         if ratio is None:
             dropped = frame.view.history.dropped
             return [(f"{dropped:,} steps not received", ink.warn)] if dropped else []
@@ -127,9 +129,11 @@ class StepPanel(Panel):
         columns = series.last(width if room < 3 else max(1, width - AXIS_WIDTH))
         notes = joined(chart_notes(columns, series.steps_per_column, ink), ("  ", ink.dim), width)
         if room < 3:
-            marks = sparkline([column.mean_ms for column in columns], scale_of(columns))
-            mode = columns[-1].mode if columns else "eager"
-            return [[(marks.rjust(width), ink.shade(ink.mode(mode), 70))], notes][:room]
+            top = scale_of(columns)
+            marks: Line = [
+                (sparkline([column.mean_ms], top), ink.shade(ink.mode(column.mode), 70)) for column in columns
+            ]
+            return [[(" " * (width - len(columns)), ink.dim), *marks], notes][:room]
         if room < 5:
             return [*decode_chart(columns, width, room - 1, ink), notes]
         return [*decode_chart(columns, width, room - 2, ink), prefill_lane(columns, width, ink), notes]

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from engine.records import EngineStatus
+from engine.records import EngineStatus, StepMode
 from tui_infer.history import StepHistory
 from tui_infer.mirror import BlockMirror
 from tui_infer.nvml import GpuReading
@@ -31,7 +31,8 @@ class InspectorView:
         focused: the chat whose block table is shown.
         focused_request: its newest request; None before its first prompt.
         gpu: the newest reading.
-        mode: what the user asked for: ``auto``, ``graph`` or ``eager``.
+        mode: ``graph`` or ``eager``, in effect from the next step on.
+        mode_reason: why it is eager; empty in graph mode.
         paused: the step loop stands still.
         dead: the engine process is gone.
     """
@@ -43,6 +44,18 @@ class InspectorView:
     focused: SessionTag | None
     focused_request: int | None
     gpu: GpuReading
-    mode: str
+    mode: StepMode
+    mode_reason: str
     paused: bool
     dead: bool
+
+
+def capture_s(status: EngineStatus) -> float | None:
+    """Seconds that the capture of all graphs took."""
+    seconds: float | None = getattr(status, "graph_capture_s", None)
+    return seconds
+
+
+def graph_failures(status: EngineStatus) -> list[tuple[str, str]]:
+    """Batch sizes whose graph could not be captured (``batch 16``), each with the reason."""
+    return [(failure.name, failure.reason.rstrip(".")) for failure in getattr(status, "graph_failures", ())]

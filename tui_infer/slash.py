@@ -1,0 +1,118 @@
+"""Slash commands: what a prompt that starts with ``/`` may say to the app instead of to the model.
+
+A first word that is a command is one, with all that follows as its arguments. A single word that looks like a
+command and is none is refused, because sending ``/mdoe`` to a model helps nobody. Everything else is text:
+paths (``/etc/passwd is what?``), fractions, comments. ``//`` or a space in front makes text of a command.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple, get_args
+
+from engine.records import StepMode
+
+if TYPE_CHECKING:
+    from tui_infer.app import TuiInferApp
+
+MODES: tuple[StepMode, ...] = get_args(StepMode)
+AS_TEXT = "A space or a second / in front sends it as text."
+
+_WORD = re.compile(r"/([A-Za-z][\w-]*)(?=\s|$)")
+
+
+class SlashCommand(NamedTuple):
+    """One command. ``run`` gets the words after the name; it returns why it cannot, or an empty string."""
+
+    name: str
+    arguments: str
+    help: str
+    run: Callable[["TuiInferApp", Sequence[str]], str]
+
+    @property
+    def description(self) -> str:
+        """Arguments and help, for a list of commands."""
+        return f"{self.arguments} {self.help}".lstrip()
+
+
+class Say(NamedTuple):
+    """Text for the model, without the mark that made it text."""
+
+    text: str
+
+
+class Call(NamedTuple):
+    """A command with its words."""
+
+    command: SlashCommand
+    words: tuple[str, ...]
+
+
+class Unknown(NamedTuple):
+    """A single word that looks like a command."""
+
+    word: str
+
+
+def read(text: str) -> Say | Call | Unknown:
+    """What a prompt means."""
+    text = text.strip("\n")
+    if found := _command(text):
+        return found
+    bare = text.lstrip(" ") if text.startswith(" ") else text[1:]
+    if text[:1] in (" ", "/") and _command(bare):
+        return Say(bare)
+    return Say(text)
+
+
+def obey(app: "TuiInferApp", said: Call | Unknown) -> bool:
+    """Do what a command says; False, with the reason as a notice, where that cannot be done."""
+    if isinstance(said, Unknown):
+        known = ", ".join(f"/{name}" for name in COMMANDS)
+        app.state.notice(f"{said.word} is no command", f"There are {known}. {AS_TEXT}", "warning")
+        return False
+    if problem := said.command.run(app, said.words):
+        app.state.notice(f"/{said.command.name} not done", problem, "warning")
+    return not problem
+
+
+def _command(text: str) -> Call | Unknown | None:
+    match = _WORD.match(text)
+    if match is None:
+        return None
+    command = COMMANDS.get(match[1].lower())
+    if command is not None:
+        return Call(command, tuple(text[match.end() :].split()))
+    return Unknown(match[0]) if not text[match.end() :].strip() else None
+
+
+# --- what they do ----------------------------------------------------------------------------------
+
+
+def _mode(app: "TuiInferApp", words: Sequence[str]) -> str:
+    """Switch graph and eager; without a word, tell what runs and why."""
+    state = app.state
+    if len(words) > 1 or (words and words[0].lower() not in MODES):
+        return f"It takes {' or '.join(MODES)}, or nothing. {AS_TEXT}"
+    if state.phase != "ready":
+        return "The engine is not ready yet."
+    if not words:
+        state.notice(f"Mode: {state.mode}", state.mode_words())
+        return ""
+    state.set_mode(next(mode for mode in MODES if mode == words[0].lower()))
+    return ""
+
+
+def _help(app: "TuiInferApp", words: Sequence[str]) -> str:
+    if words:
+        return f"It takes nothing. {AS_TEXT}"
+    app.action_show_help()
+    return ""
+
+
+COMMANDS: dict[str, SlashCommand] = {
+    command.name: command
+    for command in (
+        SlashCommand("mode", "[graph|eager]", "switch; alone it tells the mode and why", _mode),
+        SlashCommand("help", "", "keys and commands", _help),
+    )
+}
