@@ -504,6 +504,20 @@ async def test_frames_are_whole_and_nothing_overflows(size: tuple[int, int], sce
             assert text.startswith("╭" if item.opens else "├")
 
 
+@pytest.mark.parametrize("size", [(57, 44), (160, 48), (80, 21)])
+async def test_panels_get_their_rows_anew_when_the_engine_and_the_card_have_spoken(
+    size: tuple[int, int],
+) -> None:
+    view = scene_view("gpu")
+    unread = replace(view, gpu=GpuReading())
+    async with shown(view, size=size) as (app, _):
+        wanted = [item.region for item in app.query(Panel)]
+    async with shown(loading_view(), size=size) as (app, pilot):
+        await show(app, pilot, unread)
+        await show(app, pilot, view)
+        assert [item.region for item in app.query(Panel)] == wanted
+
+
 async def test_panels_follow_a_resize() -> None:
     simulation = on_gpu()
     async with shown(simulation.view()) as (app, pilot):

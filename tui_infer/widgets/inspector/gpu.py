@@ -136,7 +136,10 @@ def _memory(status: EngineStatus, gpu: GpuReading, ink: Ink, width: int) -> Line
     if gpu.memory_used is None or not gpu.memory_total:
         return _absent("memory", gpu, "memory", ink, width)
     used, total = gpu.memory_used, gpu.memory_total
-    bar = [(size / total, style) for _, size, style in _parts(status, gpu, ink)]
+    parts = _parts(status, gpu, ink)
+    if sum(size for _, size, _ in parts) > used:  # a card that counts less than we hold: its word stands
+        parts = [("", used, ink.device)]
+    bar = [(size / total, style) for _, size, style in parts]
     value = _number(f"{used / GIB:.1f}", f" of {total / GIB:.1f} GiB", ink)
     return _row("memory", bar, value, _past(gpu, "memory_used", total), width, ink)
 

@@ -115,6 +115,7 @@ class Inspector(Widget):
         needs = Needs.of(view)
         if needs != self._needs:
             self._needs = needs
+            self._clear_arrangement_cache()  # which a refresh leaves to what is above
             self.refresh(layout=True)
         self._draw()
 
