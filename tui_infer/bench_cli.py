@@ -64,7 +64,7 @@ def decode(
 
     Both modes take turns in one run, unless --mode names one.
     """
-    plan: dict[str, Any] = {"batches": batches, "context": context, "steps": steps}
+    plan: dict[str, Any] = {"batches": tuple(dict.fromkeys(batches)), "context": context, "steps": steps}
     room = {"max_batch": max(MAX_BATCH, *batches, 1)}
     configs = _configs(group, values, room)
 
@@ -202,7 +202,8 @@ def _configs(
     if shapes and (values.get("model") or group.get("model")):
         raise click.UsageError("--shape and --model both name a model; give one of them.")
     # Unknown shapes are refused before the first is measured.
-    models = [{"model": f"{PREFIX}{shape_name(shape)}"} for shape in dict.fromkeys(shapes)] or [{}]
+    names = dict.fromkeys(map(shape_name, shapes))
+    models = [{"model": f"{PREFIX}{name}"} for name in names] or [{}]
     return [engine_config(*layers, model) for model in models]
 
 

@@ -39,17 +39,19 @@ def copy_gb_per_s(device: torch.device) -> float:
     1 GiB a copy on a GPU, timed by its own events; 256 MiB elsewhere, beyond any cache. Less where less
     is free. The median of ten after two that are not counted.
     """
-    cuda = device.type == "cuda"
-    free = torch.cuda.mem_get_info(device)[0] if cuda else available_memory()
-    num_bytes = min(GPU_COPY_BYTES if cuda else CPU_COPY_BYTES, free // 4)
-    source = torch.ones(num_bytes // 4, dtype=torch.float32, device=device)
+    if device.type == "cuda":
+        with torch.cuda.device(device):
+            rate = _copy_rate(device, GPU_COPY_BYTES, torch.cuda.mem_get_info(device)[0])
+            torch.cuda.empty_cache()
+        return rate
+    return _copy_rate(device, CPU_COPY_BYTES, available_memory())
+
+
+def _copy_rate(device: torch.device, most_bytes: int, free_bytes: int) -> float:
+    source = torch.ones(min(most_bytes, free_bytes // 4) // 4, dtype=torch.float32, device=device)
     target = torch.empty_like(source)
     seconds = [_copy_s(source, target) for _ in range(COPIES + 2)][2:]
-    rate = 2 * source.nbytes / median(seconds) / 1e9
-    del source, target
-    if cuda:
-        torch.cuda.empty_cache()
-    return rate
+    return 2 * source.nbytes / median(seconds) / 1e9
 
 
 def _copy_s(source: torch.Tensor, target: torch.Tensor) -> float:

@@ -115,7 +115,7 @@ def _profiled(session: Session, mode: StepMode, steps: int) -> Row:
         cpu_us += event.self_cpu_time_total
         if "Synchronize" in event.key:  # the host only waits, which the profiler counts as CPU time
             wait_us += event.self_cpu_time_total
-        if event.device_type == DeviceType.CUDA and not event.is_user_annotation:
+        if event.device_type == DeviceType.CUDA and not getattr(event, "is_user_annotation", False):
             on_device += event.count
             device_us += event.self_device_time_total
             kernels += 0 if event.key.startswith(("Memcpy", "Memset")) else event.count

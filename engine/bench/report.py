@@ -14,7 +14,7 @@ from engine.errors import ConfigError
 from engine.models.memory import size_text
 
 PIPE_WIDTH = 120  # characters where there is no terminal to ask
-MOST_COLUMNS = 10  # of a table in 80 characters
+MOST_COLUMNS = 9  # of a table in 80 characters
 
 Row = Mapping[str, Any]
 Column = tuple[str, str, Callable[[Any], str]]  # heading, key, format
@@ -46,9 +46,12 @@ def show(value: Mapping[str, Any], console: Console | None = None) -> None:
         skipped = [row for row in value.get("skipped", ()) if row["shape"] == engine.get("shape")]
         ratios = [row for row in value.get("ratios", ()) if row["shape"] == engine.get("shape")]
         if engine:
-            console.print(_title(engine), style="bold", highlight=False, markup=False)
+            title = _title(engine, value["settings"])
+            console.print(title, style="bold", highlight=False, markup=False)
         if own:
-            console.print(_table(COLUMNS[value["bench"]], own, ratios))
+            columns = COLUMNS[value["bench"]]
+            upright = columns[0][1] == "mode" and len(columns) > MOST_COLUMNS
+            console.print(_figures(columns, own, ratios) if upright else _lines(columns, own))
         for line in (*_reasons(skipped), *_facts(engine)):
             console.print(line, highlight=False, markup=False)
     console.print(_origin(value["header"]), style="dim", highlight=False, markup=False)
@@ -59,22 +62,27 @@ def _console() -> Console:
     return console if console.is_terminal else Console(width=PIPE_WIDTH)
 
 
-def _table(columns: Sequence[Column], rows: Sequence[Row], ratios: Sequence[Row]) -> Table:
-    """A line a row; a single row with more columns than a narrow terminal has is written downwards."""
-    if len(rows) == 1 and len(columns) > MOST_COLUMNS:
-        table = Table(box=box.SIMPLE, show_header=False, padding=(0, 1, 0, 0))
-        for heading, key, form in columns:
-            table.add_row(heading, _cell(rows[0].get(key), form))
-        return table
+def _lines(columns: Sequence[Column], rows: Sequence[Row]) -> Table:
+    """A line a row."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for heading, _, _ in columns:
         table.add_column(heading, justify="right")
     for row in rows:
         table.add_row(*(_cell(row.get(key), form) for _, key, form in columns))
-    for row in ratios:
-        cells = [_cell(row.get(key), lambda value: f"{value:.2f}×") for _, key, _ in columns]
-        table.add_section()
-        table.add_row("eager / graph", *cells[1:])
+    return table
+
+
+def _figures(columns: Sequence[Column], rows: Sequence[Row], ratios: Sequence[Row]) -> Table:
+    """A line a figure and a column a row, for few rows of many figures."""
+    (head, mode, name), *figures = columns
+    table = Table(head, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for row in rows:
+        table.add_column(name(row[mode]), justify="right")
+    for _ in ratios:
+        table.add_column("eager / graph", justify="right")
+    for heading, key, form in figures:
+        cells = [_cell(row.get(key), form) for row in rows]
+        table.add_row(heading, *cells, *(_cell(row.get(key), _ratio) for row in ratios))
     return table
 
 
@@ -82,10 +90,11 @@ def _cell(value: Any, form: Callable[[Any], str]) -> str:
     return "–" if value is None else form(value)
 
 
-def _title(engine: Row) -> str:
+def _title(engine: Row, settings: Row) -> str:
+    context = f" · context {settings['context']}" if "context" in settings else ""
     return (
         f"{engine['shape']} · {engine['impl']} · {engine['attention']}, blocks of {engine['block_size']} · "
-        f"{engine['dtype']} · {engine['device_name']}"
+        f"{engine['dtype']} · {engine['device_name']}{context}"
     )
 
 
@@ -107,12 +116,12 @@ def _reasons(skipped: Iterable[Row]) -> list[str]:
 def _facts(engine: Row) -> list[str]:
     if not engine:
         return []
-    parts = [f"copies move {engine['copy_gb_per_s']:g} GB/s, read and write together"]
+    parts = [f"copies move {_number(engine['copy_gb_per_s'])} GB/s, read and write together"]
     if engine["graph_capture_s"]:
         sizes = ", ".join(map(str, engine["graph_sizes"]))
         memory = f" in {size_text(engine['graph_bytes'])}" if engine["graph_bytes"] else ""
         parts.append(f"graphs for {sizes} captured in {engine['graph_capture_s']:.2f} s{memory}")
-    return ["; ".join(parts)]
+    return parts
 
 
 def _origin(header: Row) -> str:
@@ -132,6 +141,10 @@ def _number(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
+def _ratio(value: float) -> str:
+    return f"{value:.2f}×"
+
+
 def _percent(value: float) -> str:
     return f"{value:.1%}"
 
@@ -140,7 +153,6 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
     "decode": (
         ("mode", "mode", _text),
         ("batch", "batch", _text),
-        ("context", "context", _text),
         ("ms a step", "ms_p50", _ms),
         ("p99", "ms_p99", _ms),
         ("device", "device_ms_p50", _ms),
@@ -152,20 +164,21 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
     "profile": (
         ("mode", "mode", _text),
         ("batch", "batch", _text),
-        ("CPU self ms", "cpu_self_total_ms", _ms),
-        ("a step", "cpu_ms_per_step", _ms),
-        ("not waiting", "cpu_busy_ms_per_step", _ms),
-        ("device ms", "device_total_ms", _ms),
+        ("steps", "steps", _text),
+        ("CPU self total, ms", "cpu_self_total_ms", _ms),
+        ("CPU ms a step", "cpu_ms_per_step", _ms),
+        ("  of it not waiting", "cpu_busy_ms_per_step", _ms),
+        ("device total, ms", "device_total_ms", _ms),
         ("kernels a step", "kernels_per_step", _number),
-        ("launch ms", "launch_ms_p50", _ms),
-        ("ms a step", "ms_p50", _ms),
+        ("launch ms a step, unprofiled", "launch_ms_p50", _ms),
+        ("wall ms a step, unprofiled", "ms_p50", _ms),
     ),
     "launch": (
         ("batch", "batch", _text),
         ("replays", "replays", _text),
         ("eager ms", "eager_ms", _ms),
         ("replay ms", "replay_ms", _ms),
-        ("ratio", "ratio", lambda value: f"{value:.2f}×"),
+        ("ratio", "ratio", _ratio),
         ("output before", "output_address_before", _text),
         ("output after", "output_address_after", _text),
     ),

@@ -65,21 +65,28 @@ class Session:
     def facts(self) -> dict[str, Any]:
         """What the rows of this engine have in common. Sizes are bytes, times seconds, None unknown."""
         status = self.engine.status()
-        names = (
-            "architecture device device_name dtype attention_reason num_blocks max_batch max_model_len "
-            "prefill_chunk vocab_size threads weight_bytes kv_bytes graph_sizes mode_reason"
-        )
-        return (
-            self.identity()
-            | {name: msgspec.to_builtins(getattr(status, name)) for name in names.split()}
-            | {
-                "graph_capture_s": rounded(getattr(status, "graph_capture_s", None)),
-                "graph_bytes": getattr(status, "graph_bytes", None),
-                "activation_bytes": getattr(status, "activation_bytes", None),
-                "load_s": rounded(status.load_s),
-                "copy_gb_per_s": rounded(self.copy_gb_per_s),
-            }
-        )
+        return self.identity() | {
+            "architecture": status.architecture,
+            "device": status.device,
+            "device_name": status.device_name,
+            "dtype": status.dtype,
+            "threads": status.threads,
+            "attention_reason": status.attention_reason,
+            "mode_reason": status.mode_reason,
+            "max_batch": status.max_batch,
+            "max_model_len": status.max_model_len,
+            "prefill_chunk": status.prefill_chunk,
+            "vocab_size": status.vocab_size,
+            "num_blocks": status.num_blocks,
+            "weight_bytes": status.weight_bytes,
+            "kv_bytes": status.kv_bytes,
+            "activation_bytes": status.activation_bytes,
+            "graph_bytes": status.graph_bytes,
+            "graph_sizes": list(status.graph_sizes),
+            "graph_capture_s": rounded(status.graph_capture_s),
+            "load_s": rounded(status.load_s),
+            "copy_gb_per_s": rounded(self.copy_gb_per_s),
+        }
 
     def lacks_room(self, need: Need) -> str:
         """Why these sequences cannot be held at once; empty when they can."""
