@@ -51,6 +51,34 @@ class PagedCase:
     def scale(self) -> float:
         return 1 / math.sqrt(self.heads.dim)
 
+    def move_to(self, contexts: Sequence[int]) -> None:
+        """Change the lengths of a decode case in its own tensors, as between two replays of a graph."""
+        size = self.cache.block_size
+        self.contexts = tuple(contexts)
+        lengths = torch.tensor([*contexts, *[1] * self.padded], dtype=torch.int32)
+        self.batch.context_lens.copy_(lengths)
+        tables = self.batch.block_tables.cpu()
+        last = [(row, context - 1) for row, context in enumerate(contexts)]
+        self.slots = [int(tables[row, at // size]) * size + at % size for row, at in last]
+        self.batch.slot_mapping.copy_(torch.tensor(self.slots + [-1] * self.padded))
+
+    def only(self, row: int) -> "PagedCase":
+        """The same pages with one sequence of a decode case alone."""
+        one = slice(row, row + 1)
+        batch = PagedBatch(
+            slot_mapping=self.batch.slot_mapping[one],
+            block_tables=self.batch.block_tables[one],
+            context_lens=self.batch.context_lens[one],
+            cu_seqlens_q=self.batch.cu_seqlens_q[:2],
+            query_lens=(1,),
+            contexts=(self.contexts[row],),
+            decode=True,
+        )
+        new = (self.query[one], self.key[one], self.value[one])
+        return PagedCase(
+            self.heads, (self.contexts[row],), (1,), self.cache, batch, *new, slots=[self.slots[row]]
+        )
+
     def attend(self, backend: AttentionBackend, window: int | None = None) -> Tensor:
         """What a back end makes of it, on memory that was NaN before."""
         with nan_filled_memory():

@@ -89,17 +89,7 @@ def test_a_sequence_gives_the_same_bits_alone_in_a_batch_and_with_any_table_or_w
             getattr(again, name)[: len(lengths)] = getattr(together, name)
         assert torch.equal(again.attend(TritonAttention(SMALL))[: len(lengths)], out)
     for row in range(len(lengths)):
-        alone = paged_case(Heads(6, 2, 32), lengths, block_size=16, dtype=torch.bfloat16)
-        b = alone.batch
-        b.block_tables[0], b.context_lens[0] = b.block_tables[row].clone(), b.context_lens[row].clone()
-        b.slot_mapping[0] = b.slot_mapping[row].clone()
-        one = type(b)(
-            b.slot_mapping[:1], b.block_tables[:1], b.context_lens[:1], b.cu_seqlens_q[:2], (1,), (260,), True
-        )
-        alone.batch = one
-        for name in ("query", "key", "value"):
-            setattr(alone, name, getattr(together, name)[row : row + 1])
-        assert torch.equal(alone.attend(TritonAttention(SMALL))[0], out[row])
+        assert torch.equal(together.only(row).attend(TritonAttention(SMALL))[0], out[row])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -123,11 +113,7 @@ def test_launches_with_the_same_buffers_follow_the_lengths_on_the_device():
     filled = case.cache.pages.clone()
     for shorter in (0, 1, 60, 89, 30, 0):
         case.cache.pages.copy_(filled)
-        case.contexts = tuple(length - shorter for length in (200, 130, 90))
-        case.batch.context_lens.copy_(torch.tensor(case.contexts))
-        last = [length - 1 for length in case.contexts]
-        blocks = [int(case.batch.block_tables[row, p // 16]) for row, p in enumerate(last)]
-        case.batch.slot_mapping.copy_(torch.tensor([b * 16 + p % 16 for b, p in zip(blocks, last)]))
+        case.move_to([length - shorter for length in (200, 130, 90)])
         assert case.error(case.attend(attention)) < 1e-6
 
 
