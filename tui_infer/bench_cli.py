@@ -53,23 +53,25 @@ def bench() -> None:
 )
 @click.option("--context", type=int, default=512, show_default=True, metavar="N", help="Prompt tokens a row.")
 @click.option(
-    "--steps", type=int, default=100, show_default=True, metavar="N", help="Steps a mode and batch size."
+    "--steps", type=int, metavar="N", help="Steps a mode and batch size.  [default: 100; 25 without a GPU]"
 )
 @_bench_options
 @click.pass_obj
 def decode(
-    group: Mapping[str, Any], batches: tuple[int, ...], context: int, steps: int, **values: Any
+    group: Mapping[str, Any], batches: tuple[int, ...], context: int, steps: int | None, **values: Any
 ) -> int:
     """Milliseconds a decode step, eager and graph.
 
     Both modes take turns in one run, unless --mode names one.
     """
-    plan: dict[str, Any] = {"batches": tuple(dict.fromkeys(batches)), "context": context, "steps": steps}
+    plan: dict[str, Any] = {"batches": tuple(dict.fromkeys(batches)), "context": context}
     room = {"max_batch": max(MAX_BATCH, *batches, 1)}
     configs = _configs(group, values, room)
 
     def measure(progress: Any) -> Any:
         from engine.bench.decode import DecodePlan, bench_decode
+
+        plan["steps"] = (100 if _has_gpu(configs) else 25) if steps is None else steps
 
         return bench_decode(configs, DecodePlan(**plan, modes=_modes(configs)), progress)
 
@@ -123,7 +125,7 @@ def launch(group: Mapping[str, Any], replays: int, device: str | None, json_file
 @click.option(
     "--lengths",
     type=Integers(),
-    help="Prompt lengths in tokens.  [powers of two from 128 to 8192; to 1024 without a GPU]",
+    help="Prompt lengths in tokens.  [default: powers of two from 128 to 8192; to 1024 without a GPU]",
 )
 @click.option("--repeats", type=int, default=3, show_default=True, metavar="N", help="Prompts a length.")
 @_bench_options
@@ -142,7 +144,7 @@ def prefill(group: Mapping[str, Any], lengths: tuple[int, ...] | None, repeats: 
 
 
 @bench.command()
-@click.option("--requests", type=int, metavar="N", help="How many.  [200; 8 without a GPU]")
+@click.option("--requests", type=int, metavar="N", help="How many.  [default: 200; 8 without a GPU]")
 @click.option(
     "--rate",
     type=float,
@@ -158,8 +160,12 @@ def prefill(group: Mapping[str, Any], lengths: tuple[int, ...] | None, repeats: 
     show_default=True,
     help="Distribution of prompt and answer lengths.",
 )
-@click.option("--prompt-mean", type=int, metavar="N", help="Mean prompt tokens.  [512; 64 without a GPU]")
-@click.option("--output-mean", type=int, metavar="N", help="Mean answer tokens.  [128; 16 without a GPU]")
+@click.option(
+    "--prompt-mean", type=int, metavar="N", help="Mean prompt tokens.  [default: 512; 64 without a GPU]"
+)
+@click.option(
+    "--output-mean", type=int, metavar="N", help="Mean answer tokens.  [default: 128; 16 without a GPU]"
+)
 @_bench_options
 @click.pass_obj
 def throughput(
@@ -179,9 +185,8 @@ def throughput(
     def measure(progress: Any) -> Any:
         from engine.bench.load import LoadPlan
         from engine.bench.throughput import bench_throughput
-        from engine.device import find_device
 
-        gpu = find_device(configs[0].device).device.type == "cuda"
+        gpu = _has_gpu(configs)
         asked = {
             "requests": (requests, 200 if gpu else 8),
             "prompt_mean": (prompt_mean, 512 if gpu else 64),
@@ -210,6 +215,13 @@ def _configs(
 def _modes(configs: Sequence[EngineConfig]) -> tuple[Any, ...]:
     """Both modes, or the one that was asked for."""
     return ("eager", "graph") if configs[0].mode == "auto" else (configs[0].mode,)
+
+
+def _has_gpu(configs: Sequence[EngineConfig]) -> bool:
+    """Whether a CUDA device is used; imports torch."""
+    from engine.device import find_device
+
+    return find_device(configs[0].device).device.type == "cuda"
 
 
 def _run(
