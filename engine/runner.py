@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from engine.attention.base import PagedBatch
-from engine.decode_buffers import NO_SLOT
 from engine.graphs import Dispatch, GraphPool
 from engine.kv_cache import NULL_BLOCK, KVCache
 from engine.models.transformers import TransformersModel
@@ -114,7 +113,7 @@ class ModelRunner:
 
     @torch.inference_mode()
     def rehearse(self, prefill_tokens: int, context: int, max_batch: int) -> None:
-        """The largest prefill and the dearest sampling that can come, over the null block; writes nothing.
+        """The largest prefill and the dearest sampling that can come, over the null block alone.
 
         What they take at their peak has to stay free beside weights, graphs and cache.
 
@@ -127,12 +126,13 @@ class ModelRunner:
         positions = list(range(context - length, context))
         table = [NULL_BLOCK] * -(-context // self.cache.block_size)
         batch = self._batch([table], positions, [length], decode=False)
-        batch.slot_mapping.fill_(NO_SLOT)
+        batch.slot_mapping.zero_()
         rows = torch.zeros(max_batch, dtype=torch.int64, device=self.device)
         logits = self._logits([0] * length, positions, batch, rows)
         dearest = SamplingParams(temperature=1.0, top_p=0.9, top_k=self.vocab_size // 2)
         requests = [Request(0, [0], dearest)] * max_batch
         sample(logits, SamplingBatch.of(requests, self.device, self.vocab_size))
+        self.cache.clear(NULL_BLOCK)
 
     @torch.inference_mode()
     def capture(self, progress: Callable[[Progress], None]) -> None:
