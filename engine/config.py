@@ -21,11 +21,13 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Everything the engine needs to start.
 
     Attributes:
-        model: a known name (``smollm2``), a folder, a ``.gguf`` file or a Hugging Face id.
+        model: a known name (``smollm2``), a folder, a ``.gguf`` file, a Hugging Face id, or ``shape:NAME``
+            for random weights of a published geometry.
         device: ``auto`` takes CUDA, then MPS, then the CPU.
         dtype: ``auto`` takes bfloat16 where the hardware computes in it, else float32.
         attention: paged attention back end; ``auto`` probes them in order.
-        mode: ``graph`` replays CUDA graphs for decode, ``eager`` never does.
+        mode: how decode starts: ``graph`` replays CUDA graphs, and is refused where there are none; ``eager``
+            does not until it is switched; ``auto`` takes graphs where it can.
         max_batch: most requests decoded in one step.
         max_model_len: longest sequence in tokens, prompt and output; ``None`` takes the model's
             own limit, bounded by what the KV cache can hold.

@@ -13,7 +13,7 @@ from engine.kv_budget import MemoryUse, allocate, kv_budget, mib, num_blocks
 from engine.kv_cache import KVCache, KVShape
 from engine.models.loader import Loaded
 from engine.models.transformers import TransformersModel
-from engine.records import Progress
+from engine.records import Progress, StepMode
 from engine.runner import ModelRunner
 from engine.static_decode import StaticDecode, table_width
 
@@ -91,7 +91,7 @@ class Layout:
         """A runner over ``cache`` for sequences of at most ``longest`` tokens; a trial has one graph only."""
         model = TransformersModel(self.loaded.model, self.attention.backend)
         vocab_size = _vocab_size(self.loaded)
-        mode = "eager" if self.config.mode == "eager" else "graph"
+        mode: StepMode = "eager" if self.config.mode == "eager" else "graph"
         if self._unavailable:
             graphs = GraphPool(unavailable=self._unavailable, mode=mode)
         else:

@@ -56,15 +56,13 @@ _ENGINE = (
         "-m",
         "--model",
         metavar="MODEL",
-        help=f"Name, folder, .gguf file or Hugging Face id.  [{DEFAULT_MODEL}]",
+        help=f"Name, folder, .gguf file, Hugging Face id, or shape:NAME.  [{DEFAULT_MODEL}]",
     ),
     click.option("--revision", metavar="REV", help="Branch, tag or commit of a Hugging Face id."),
     click.option("--device", metavar="DEVICE", help="auto, cpu, cuda, cuda:N or mps."),
     click.option("--dtype", type=_choice(DType), help="Number format of weights and KV cache."),
-    click.option(
-        "--attention", type=_choice(Attention), help="Paged attention back end; this version has sdpa."
-    ),
-    click.option("--mode", type=_choice(Mode), help="Decode with CUDA graphs or eagerly."),
+    click.option("--attention", type=_choice(Attention), help="Paged attention back end; auto tries them."),
+    click.option("--mode", type=_choice(Mode), help="Start with CUDA graphs or eager; F2 switches."),
     click.option(
         "--model-impl",
         type=click.Choice(["auto", "transformers"], case_sensitive=False),  # what this version has
@@ -76,7 +74,7 @@ _ENGINE = (
     click.option("--num-blocks", type=int, metavar="N", help="KV blocks, the null block included."),
     click.option("--kv-memory", type=ByteSize(), help="Memory for the KV cache, such as 2GB."),
     click.option("--prefill-chunk", type=int, metavar="N", help="Most prompt tokens computed in one step."),
-    click.option("--graph-sizes", type=Integers(), help="Padded batch sizes to capture."),
+    click.option("--graph-sizes", type=Integers(), help="Padded batch sizes to capture, as 1,2,4."),
     click.option("--prefix-cache/--no-prefix-cache", default=None, help="Share blocks of common prefixes."),
     click.option(
         "--gpu-memory-utilization", type=float, metavar="SHARE", help="Share of the card to use, 0.05 to 1."

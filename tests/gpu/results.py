@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks.header import header
+from engine.bench.header import header
 
 
 def write(name: str, values: dict[str, Any]) -> None:
