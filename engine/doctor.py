@@ -5,15 +5,19 @@ from typing import Any
 import torch
 import transformers
 
-from engine.attention.select import choose_attention
+from engine.attention.candidates import CANDIDATES, judge
+from engine.attention.needs import AttentionNeeds
+from engine.attention.probe import probe
 from engine.device import available_memory, cpu_has_bf16, cpu_name, find_device, find_dtype
 from engine.errors import EngineError
 
+HEADS = (9, 3, 64)  # query heads, kv heads and head dimension of the default model
+
 
 def examine() -> dict[str, Any]:
-    """Facts by section, in plain values. Sizes are bytes. Loads no model and allocates nothing."""
+    """Facts by section, in plain values. Sizes are bytes. Loads no model; what is tried is given back."""
     info = find_device("auto")
-    dtype = str(find_dtype("auto", info.device)).removeprefix("torch.")
+    dtype = find_dtype("auto", info.device)
     return {
         "torch": {
             "torch": torch.__version__,
@@ -23,14 +27,14 @@ def examine() -> dict[str, Any]:
         },
         "device": {
             "auto": f"{info.device} ({info.name})",
-            "dtype": dtype,
+            "dtype": str(dtype).removeprefix("torch."),
             "uuid": info.uuid,
             "cpu": cpu_name(),
             "cpu_bfloat16": "in hardware" if cpu_has_bf16() else "not in hardware",
             "memory_available": available_memory(),
             "gpus": _gpus(),
         },
-        "attention": _attention(info.device),
+        "attention": _attention(info.device, dtype),
     }
 
 
@@ -52,11 +56,25 @@ def _gpus() -> list[dict[str, Any]]:
     return cards
 
 
-def _attention(device: torch.device) -> dict[str, str]:
-    """Each back end with ``used: reason`` or ``not used: reason``."""
+def _attention(device: torch.device, dtype: torch.dtype) -> dict[str, str]:
+    """Each back end with ``used``, ``runs too`` or ``not used`` and the reason, in the order of ``auto``.
+
+    On a GPU every one is tried, with the heads of the default model: a few calls on a tiny cache.
+    """
+    needs = AttentionNeeds(*HEADS, dtype)
+    found: dict[str, str] = {}
+    used = ""
     try:
-        choice = choose_attention("auto", device)
+        for candidate in CANDIDATES:
+            verdict = judge(candidate, device, needs, probe)
+            label, title = candidate.label, getattr(verdict.backend, "title", "")
+            if verdict.backend is None:
+                found[label] = f"not used: {verdict.reason}"
+            elif used:
+                found[label] = f"runs too: {used} comes first"
+            else:
+                used = label
+                found[label] = f"used: {title or label}, blocks of {verdict.block_size} tokens"
     except EngineError as error:
-        return {"none": f"not used: {error}"}
-    used = {choice.backend.name: f"used: {choice.reason}"}
-    return used | {passed.name: f"not used: {passed.reason}" for passed in choice.passed_over}
+        return found | {candidate.label: f"not used: {error}"}
+    return found

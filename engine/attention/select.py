@@ -5,28 +5,26 @@ from dataclasses import dataclass
 import torch
 
 from engine.attention.base import AttentionBackend
-from engine.attention.sdpa import SdpaAttention
+from engine.attention.candidates import CANDIDATES, Probe, Verdict, judge
+from engine.attention.needs import AttentionNeeds
+from engine.attention.probe import probe as probe_by_capture
 from engine.errors import ConfigError
 from engine.records import PassedOver
 
-DEFAULT_BLOCK_SIZE = 16
+__all__ = ["AttentionChoice", "AttentionNeeds", "choose_attention"]
 
-
-@dataclass(frozen=True, slots=True)
-class AttentionNeeds:
-    """What a model and its user ask of a back end; ``block_size`` is None where nobody asked for one."""
-
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    dtype: torch.dtype
-    block_size: int | None = None
-    windowed: bool = False
+AUTO = "auto"
+NOT_ASKED_FOR = "not asked for"
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionChoice:
-    """The back end of an engine, with the reasons that its status shows."""
+    """The back end of an engine, with the reasons that its status shows.
+
+    Attributes:
+        block_size: tokens a block: what was asked for, else what suits the back end.
+        passed_over: every other back end, in the order in which ``auto`` tries them.
+    """
 
     backend: AttentionBackend
     block_size: int
@@ -35,26 +33,76 @@ class AttentionChoice:
 
 
 def choose_attention(
-    wanted: str, device: torch.device, needs: AttentionNeeds | None = None
+    wanted: str, device: torch.device, needs: AttentionNeeds, probe: Probe = probe_by_capture
 ) -> AttentionChoice:
-    """Pick the back end for a device.
+    """Pick the back end for a device: the first that runs, or the one that was asked for.
 
     Args:
-        wanted: ``auto`` or the name of a back end.
+        wanted: ``auto``, ``flash`` (version 3 or 2, whichever runs), ``triton``, ``varlen`` or ``sdpa``.
+        probe: the trial that a back end on a GPU must pass.
 
     Raises:
-        ConfigError: the named back end cannot run here.
+        ConfigError: what was asked for cannot run here, with the reason and the ways out.
+        DeviceError: a trial broke the device.
     """
-    passed_over = tuple(PassedOver(name, why) for name, why in unavailable().items())
-    if wanted in ("auto", SdpaAttention.name):
-        reason = "asked for" if wanted == SdpaAttention.name else f"the back end that runs on {device.type}"
-        block_size = (needs and needs.block_size) or DEFAULT_BLOCK_SIZE
-        return AttentionChoice(SdpaAttention(), block_size, reason, passed_over)
-    why = unavailable()[wanted]
-    raise ConfigError(f"attention={wanted!r} cannot run: {why}.", "Use --attention auto or sdpa.")
+    chosen: Verdict | None = None
+    refused: list[Verdict] = []
+    passed_over: list[PassedOver] = []
+    for candidate in CANDIDATES:
+        unfit = candidate.unfit_for(device)
+        if wanted not in (AUTO, candidate.name):
+            passed_over.append(PassedOver(candidate.label, unfit or NOT_ASKED_FOR))
+        elif chosen is not None:
+            passed_over.append(PassedOver(candidate.label, unfit or f"{chosen.candidate.label} comes first"))
+        else:
+            verdict = judge(candidate, device, needs, probe)
+            if verdict.backend is not None:
+                chosen = verdict
+            else:
+                refused.append(verdict)
+                passed_over.append(PassedOver(candidate.label, verdict.reason))
+    if chosen is None or chosen.backend is None:
+        raise _refusal(wanted, device, refused)
+    return AttentionChoice(
+        chosen.backend, chosen.block_size, _reason(wanted, device, chosen), tuple(passed_over)
+    )
 
 
-def unavailable() -> dict[str, str]:
-    """Back ends that can be named but not run, with the reason."""
-    why = "not in this version, which has SDPA only, on every device"
-    return {"flash": why, "triton": why}
+def _reason(wanted: str, device: torch.device, chosen: Verdict) -> str:
+    if chosen.candidate.anywhere:
+        if wanted != AUTO:
+            return "asked for"
+        return "no other runs here" if device.type == "cuda" else f"the back end that runs on {device.type}"
+    title = getattr(chosen.backend, "title", chosen.candidate.label)
+    return f"{title} passed its trial" if wanted == AUTO else f"{title}, asked for, passed its trial"
+
+
+def _refusal(wanted: str, device: torch.device, refused: list[Verdict]) -> ConfigError:
+    """One error for a name, which may stand for several versions."""
+    names = list(dict.fromkeys(candidate.name for candidate in CANDIDATES))
+    if wanted not in names:
+        return ConfigError(f"attention={wanted!r} is unknown.", f"Choose one of {', '.join([AUTO, *names])}.")
+    if device.type != "cuda":
+        return ConfigError(
+            f"attention={wanted!r} cannot run on {device.type}: it needs CUDA.",
+            "Use --attention auto or sdpa.",
+        )
+    for verdict in refused:
+        if verdict.block_size_only:
+            page = verdict.candidate.page
+            size = -(-verdict.block_size // page) * page
+            return ConfigError(
+                f"{verdict.candidate.label} {verdict.reason}.",
+                f"Use --block-size {size}, or --attention triton.",
+            )
+    reasons = "; ".join(_with_subject(verdict) for verdict in refused)
+    others = [AUTO, *(name for name in names if name != wanted)]
+    return ConfigError(
+        f"attention={wanted!r} cannot run. {reasons}.",
+        f"Use --attention {', '.join(others[:-1])} or {others[-1]}.",
+    )
+
+
+def _with_subject(verdict: Verdict) -> str:
+    label, reason = verdict.candidate.label, verdict.reason.rstrip(".")
+    return reason if reason.startswith(label.split()[0]) else f"{label}: {reason}"

@@ -7,8 +7,6 @@ import torch
 
 from engine.attention.base import PagedBatch
 from engine.attention.sdpa import SdpaAttention
-from engine.attention.select import choose_attention
-from engine.errors import ConfigError
 from engine.kv_cache import NULL_BLOCK, KVCache, KVShape
 
 BACKENDS = [SdpaAttention]
@@ -119,15 +117,3 @@ def test_only_the_slots_of_the_new_tokens_are_written(backend, case):
     assert not changed[:, :, NULL_BLOCK].any()
     written = changed[1].any(0).flatten().nonzero().flatten().tolist()
     assert written == sorted(setting.slots)
-
-
-def test_auto_on_a_cpu_takes_sdpa_and_says_why_the_others_do_not_run():
-    choice = choose_attention("auto", CPU)
-    assert choice.backend.name == "sdpa"
-    assert {p.name for p in choice.passed_over} == {"flash", "triton"}
-    assert all("SDPA only" in p.reason for p in choice.passed_over)
-
-
-def test_a_back_end_that_cannot_run_here_is_refused_with_the_way_out():
-    with pytest.raises(ConfigError, match=r"flash.*not in this version.*sdpa"):
-        choose_attention("flash", CPU)
