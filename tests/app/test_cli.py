@@ -322,11 +322,11 @@ def test_the_doctor_says_of_every_attention_back_end_whether_it_is_used_and_why(
     assert (run.returncode, run.stderr) == (0, "")
     found = json.loads(run.stdout)
     assert {"python", "torch", "device", "attention", "nvml", "models", "terminal", "problems"} == set(found)
-    assert {"flash", "triton", "sdpa"} <= set(found["attention"])
-    assert all(": " in reason for reason in found["attention"].values())
-    assert (
-        found["attention"]["flash"] == "not used: not in this version, which has SDPA only, on every device"
-    )
+    assert {"flash-attn 3", "flash-attn 2", "triton", "varlen", "sdpa"} == set(found["attention"])
+    assert all(reason.startswith(("used: ", "not used: ")) for reason in found["attention"].values())
+    assert sum(reason.startswith("used: ") for reason in found["attention"].values()) == 1
+    if found["device"]["auto"].startswith("cpu"):
+        assert found["attention"]["flash-attn 2"] == "not used: needs CUDA"
     assert found["device"]["auto"]
     assert "is installed" in found["models"]["smollm2"]
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from textual.pilot import Pilot
 
-from engine.records import BlockCounts, EngineStatus, PassedOver
+from engine.records import BlockCounts, PassedOver
 from tests.app.inspector_app import InspectorApp
 from tests.app.simulation import GRAPH_SIZES, Simulation, loading_view
 from tui_infer.history import decode_rows
@@ -366,17 +366,9 @@ async def test_any_number_may_be_missing(name: str, size: tuple[int, int]) -> No
 # --- graphs: memory, capture, failures, mode -------------------------------------------------------
 
 
-class Captured(EngineStatus, frozen=True, kw_only=True):
-    """A status with what the capture of graphs left."""
-
-    graph_capture_s: float | None = None
-    graph_failures: tuple[PassedOver, ...] = ()
-
-
 def captured(view: InspectorView, **changes: object) -> InspectorView:
     assert view.status is not None
-    fields = {name: getattr(view.status, name) for name in view.status.__struct_fields__}
-    return replace(view, status=Captured(**{**fields, **changes}))
+    return replace(view, status=msgspec.structs.replace(view.status, **changes))
 
 
 async def test_capture_time_and_memory_stand_beside_the_sizes() -> None:
@@ -391,8 +383,8 @@ async def test_capture_time_and_memory_stand_beside_the_sizes() -> None:
 
 async def test_sizes_without_a_graph_are_named_with_their_reason() -> None:
     failures = (
-        PassedOver("batch 32", "out of memory."),
-        PassedOver("batch 16", "out of memory."),
+        PassedOver("batch 32", "graph 32 could not be captured: out of memory."),
+        PassedOver("batch 16", "graph 16 could not be captured: out of memory."),
         PassedOver("batch 8", "[/red] a bad kernel"),
     )
     async with shown(captured(on_gpu().view(), graph_failures=failures), size=(90, 48)) as (app, _):

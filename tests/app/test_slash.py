@@ -3,7 +3,7 @@
 import pytest
 from textual.containers import VerticalScroll
 
-from engine.records import SetMode, Submit
+from engine.records import PassedOver, SetMode, Submit
 from tests.app.driving import ask, pane_of, running, screen_text
 from tests.app.scripted import ScriptedClient
 from tests.waiting import wait_until
@@ -124,6 +124,13 @@ async def test_mode_alone_tells_the_mode_and_its_reason() -> None:
         await ask(app, pilot, "/mode")
         await wait_until(lambda: "Mode: graph" in screen_text(app))
         assert "1, 2, 4, 8, 16, 32 rows" in toasts(app)
+    client = ScriptedClient("x", graphs=True, hold=True)
+    async with running(client) as (app, pilot):
+        failure = PassedOver("batch 32", "graph 32 could not be captured: out of memory")
+        client.become_ready(graph_sizes=(1, 2), graph_failures=(failure,))
+        await ask(app, pilot, "/mode")
+        await wait_until(lambda: "Mode: graph" in screen_text(app))
+        assert "captured for 1, 2 rows. No graph for batch 32: out of memory." in toasts(app)
 
 
 async def test_a_mode_that_cannot_be_had_says_why() -> None:

@@ -153,3 +153,16 @@ def test_the_keyboard_escape_sequences_of_a_terminal_reach_their_actions(start: 
     terminal.wait_for(lambda text: "Ask something" in text and "Esc closes" not in text)
     terminal.send("a\nb")  # ctrl+j is a line feed
     terminal.wait_for(lambda text: re.search(r"▌ a +│.*\n│▌ b +│", text) is not None)
+
+
+def test_the_switch_typed_as_a_command_answers_with_the_engines_reason(
+    start: START,
+) -> None:
+    terminal = start()
+    ready(terminal)
+    terminal.send("/mode graph\r")
+    terminal.wait_for(lambda text: "Steps stay eager" in text and "no CUDA graphs on cpu" in text)
+    terminal.send("/mdoe\r")
+    terminal.wait_for("/mdoe is no command")
+    assert "○ idle" in terminal.text()
+    assert "1 ○ A new chat" in terminal.text(), "a prompt that was sent would be its title"

@@ -15,7 +15,7 @@ from tui_infer.widgets.inspector.lines import (
     wrap_words,
 )
 from tui_infer.widgets.inspector.panel import Panel
-from tui_infer.widgets.inspector.view import capture_s, graph_failures
+from tui_infer.widgets.inspector.view import graph_failures
 
 _GAUGE_MOST_ROWS = 64
 
@@ -161,7 +161,7 @@ class BatchPanel(Panel):
             else:
                 names.append((f"{size} ".rjust(cell), style))
             below.append((f"{number} ".rjust(cell), ink.dim if counts.get(size) else ink.faint))
-        seconds = capture_s(status)
+        seconds = status.graph_capture_s
         took: Line = [(f"captured in {seconds:.1f} s", ink.faint)] if seconds is not None else []
         holds: Line = [(byte_size(status.graph_bytes), ink.faint)] if status.graph_bytes else []
         names = spread(names, took, width, ink.dim)

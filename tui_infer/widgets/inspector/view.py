@@ -50,12 +50,10 @@ class InspectorView:
     dead: bool
 
 
-def capture_s(status: EngineStatus) -> float | None:
-    """Seconds that the capture of all graphs took."""
-    seconds: float | None = getattr(status, "graph_capture_s", None)
-    return seconds
-
-
 def graph_failures(status: EngineStatus) -> list[tuple[str, str]]:
     """Batch sizes whose graph could not be captured (``batch 16``), each with the reason."""
-    return [(failure.name, failure.reason.rstrip(".")) for failure in getattr(status, "graph_failures", ())]
+    failures = []
+    for failure in status.graph_failures:
+        _, _, short = failure.reason.partition("could not be captured: ")  # the name says of what already
+        failures.append((failure.name, (short or failure.reason).rstrip(".")))
+    return failures
