@@ -12,6 +12,7 @@ from engine.graphs import first_line
 
 DEFAULT_BLOCK_SIZE = 16
 NEEDS_CUDA = "needs CUDA"
+LONGEST_REASON = 200  # characters; a loader names every path and symbol
 
 Probe = Callable[[AttentionBackend, AttentionNeeds, int, torch.device], str]
 
@@ -74,6 +75,8 @@ def judge(candidate: Candidate, device: torch.device, needs: AttentionNeeds, pro
     block_size = candidate.block_size(needs.block_size)
 
     def refused(reason: str, *, block_size_only: bool = False) -> Verdict:
+        if len(reason) > LONGEST_REASON:
+            reason = f"{reason[: LONGEST_REASON - 1]}…"
         return Verdict(candidate, None, block_size, reason, block_size_only)
 
     reason = candidate.unfit_for(device)

@@ -245,7 +245,9 @@ class _Trial:
             return f"{what} leaves values unwritten or not finite"
         error = (out[: len(expected)].double() - expected).flatten(1).norm(dim=1)
         worst = float((error / expected.flatten(1).norm(dim=1)).max())
-        return f"{what} is wrong by {worst:.0%}" if worst > TOLERANCE[self.needs.dtype] else ""
+        if worst <= TOLERANCE[self.needs.dtype]:
+            return ""
+        return f"{what} is wrong by {f'{worst:.0%}' if worst < 1 else 'more than its own size'}"
 
     def _expect(self, slots: Tensor, key: Tensor, value: Tensor) -> None:
         """Note what the pages must hold from now on."""

@@ -248,13 +248,17 @@ def test_a_window_is_part_of_the_trial():
     assert "decode with a window is wrong" in passed(choose(windowed=True))["flash-attn 3"]
 
 
-def test_a_package_that_breaks_in_an_unusual_way_is_passed_over_too(monkeypatch, tmp_path):
-    (tmp_path / "flash_attn_interface.py").write_text(
-        "raise AttributeError('torch has no such thing\\nmore')"
-    )
+def test_a_package_that_breaks_in_an_unusual_way_is_passed_over_too_in_one_line(monkeypatch, tmp_path):
+    file = tmp_path / "flash_attn_interface.py"
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "flash_attn_interface")
+    file.write_text("raise AttributeError('torch has no such thing\\nmore')")
     assert passed(choose())["flash-attn 3"] == "AttributeError: torch has no such thing"
+    file.write_text("raise AttributeError('_ZN3c10' * 500)")
+    reason = passed(choose())["flash-attn 3"]
+    assert reason.startswith("AttributeError: _ZN3c10")
+    assert reason.endswith("…")
+    assert len(reason) == 200
 
 
 def test_a_broken_device_is_not_taken_for_a_back_end_that_fails():
