@@ -1,5 +1,6 @@
 """GraphPool: captured decode graphs by padded batch size, and what decides for or against one."""
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
@@ -156,10 +157,30 @@ class CudaRecorder:
         main.wait_stream(self._side)
         torch.cuda.synchronize(self._device)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool, stream=self._side, capture_error_mode="thread_local"):
-            output = run()
+        try:
+            with self._capturing(graph, self._pool):
+                output = run()
+        except BaseException:
+            self._recover()
+            raise
         self._graphs.append(graph)
         return graph.replay, output
+
+    def _capturing(self, graph: torch.cuda.CUDAGraph, pool: Any) -> torch.cuda.graph:
+        return torch.cuda.graph(graph, pool=pool, stream=self._side, capture_error_mode="thread_local")
+
+    def _recover(self) -> None:
+        """Undo what a capture that broke leaves behind: torch then stops before it gives up the allocator's
+        routing into the pool and the generator's state, and everything later would allocate there.
+        """
+        torch.cuda.synchronize(self._device)
+        with contextlib.suppress(Exception):
+            torch._C._cuda_endAllocateToPool(self._device.index or 0, self._pool)
+        with contextlib.suppress(Exception):
+            graph = torch.cuda.CUDAGraph()
+            with self._capturing(graph, torch.cuda.graph_pool_handle()):
+                torch.empty(1, device=self._device).zero_()
+            graph.reset()
 
     def close(self) -> None:
         """Reset every graph once the device is done with it."""
