@@ -45,9 +45,10 @@ CANDIDATES = (
     DecodeTiling(tile=128, chunk=256, warps=4, stages=3),
     DecodeTiling(tile=128, chunk=512, warps=8, stages=3),
     DecodeTiling(tile=32, chunk=256, warps=2, stages=3),
-    DecodeTiling(tile=32, chunk=128, warps=4, stages=5),
     DecodeTiling(tile=64, chunk=256, warps=4, stages=3, programs_per_sm=2),
+    DecodeTiling(tile=64, chunk=256, warps=4, stages=3, programs_per_sm=3),
     DecodeTiling(tile=64, chunk=256, warps=4, stages=3, programs_per_sm=8),
+    DecodeTiling(tile=64, chunk=256, warps=4, stages=5, programs_per_sm=2),
 )
 
 

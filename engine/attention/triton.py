@@ -17,6 +17,8 @@ MOST_SPLITS = 64  # parts of a context; a power of two
 FEWEST_WORKERS = 8
 INTERPRETER_SMS = 4
 TILE_BYTES = 16 * 1024  # keys of one step of the loop; the values take as much again
+LEAST_DOT = 16  # rows and columns that tensor cores take
+PART_REGISTERS = 64  # of a thread, for parts that are read at the same time
 NO_WINDOW = 2**30
 LOG2_E = math.log2(math.e)
 
@@ -143,14 +145,15 @@ class TritonAttention:
             value.stride(1),
             KV_HEADS=kv_heads,
             GROUP=group,
-            ROWS=max(16, _power_of_two(group)),
+            GROUP_PADDED=_power_of_two(group),
+            ROWS=max(LEAST_DOT, _power_of_two(group)),
             DIM=dim,
-            DIM_PADDED=max(16, _power_of_two(dim)),
+            DIM_PADDED=max(LEAST_DOT, _power_of_two(dim)),
             BLOCK=cache.block_size,
             TILE=tiling.tile,
             CHUNK=tiling.chunk,
             MOST_SPLITS=MOST_SPLITS,
-            UNROLL=4,
+            AT_ONCE=_parts_at_once(group, dim, tiling.warps),
             num_warps=tiling.warps,
             num_stages=tiling.stages,
         )
@@ -207,6 +210,11 @@ def fitted(dim: int, dtype: torch.dtype) -> DecodeTiling:
     """The tiling for a head dim: tiles of like size in bytes."""
     row_bytes = _power_of_two(dim) * dtype.itemsize
     return DecodeTiling(tile=min(128, max(16, TILE_BYTES // row_bytes)))
+
+
+def _parts_at_once(group: int, dim: int, warps: int) -> int:
+    elements = _power_of_two(group) * _power_of_two(dim)
+    return min(16, max(1, PART_REGISTERS * 32 * warps // elements))
 
 
 @cached

@@ -41,6 +41,7 @@ def paged_decode(  # type: ignore[no-untyped-def]
     value_head,
     KV_HEADS: tl.constexpr,
     GROUP: tl.constexpr,
+    GROUP_PADDED: tl.constexpr,
     ROWS: tl.constexpr,
     DIM: tl.constexpr,
     DIM_PADDED: tl.constexpr,
@@ -48,7 +49,7 @@ def paged_decode(  # type: ignore[no-untyped-def]
     TILE: tl.constexpr,
     CHUNK: tl.constexpr,
     MOST_SPLITS: tl.constexpr,
-    UNROLL: tl.constexpr,
+    AT_ONCE: tl.constexpr,
 ):
     """A program works for one sequence and kv head; ``ROWS`` are its ``GROUP`` query heads, padded for dot.
 
@@ -151,24 +152,33 @@ def paged_decode(  # type: ignore[no-untyped-def]
     tl.store(arrived + pair, 0)
     tl.debug_barrier()
     base = pair.to(tl.int64) * capacity
+    members = tl.arange(0, GROUP_PADDED)
+    member = members < GROUP
     each = tl.arange(0, MOST_SPLITS)
-    listed = (base + each[:, None]) * GROUP + rows[None, :]
-    known = (each < splits)[:, None] & in_group[None, :]
+    listed = (base + each[:, None]) * GROUP + members[None, :]
+    known = (each < splits)[:, None] & member[None, :]
     all_peaks = tl.load(peaks + listed, mask=known, other=float("-inf"), cache_modifier=".cg")
     all_sums = tl.load(sums + listed, mask=known, other=0.0, cache_modifier=".cg")
-    top = tl.where(in_group, tl.max(all_peaks, axis=0), 0.0)
-    whole = tl.where(in_group, tl.sum(all_sums * tl.exp2(all_peaks - top[None, :]), axis=0), 1.0)
-    joined = tl.zeros([ROWS, DIM_PADDED], tl.float32)
-    for some in range(0, splits, UNROLL):
-        for step in tl.static_range(UNROLL):
-            part = (base + some + step) * GROUP + rows
-            alive = rows < tl.where(splits > some + step, GROUP, 0)
-            weight = tl.load(peaks + part, mask=alive, other=float("-inf"), cache_modifier=".cg")
-            piece = tl.load(
-                parts + part[:, None] * DIM + dims[None, :],
-                mask=alive[:, None] & in_dim[None, :],
-                other=0.0,
-                cache_modifier=".cg",
-            )
-            joined += tl.exp2(weight - top)[:, None] * piece
-    tl.store(out + target, (joined / whole[:, None]).to(out.dtype.element_ty), mask=stored)
+    top = tl.where(member, tl.max(all_peaks, axis=0), 0.0)
+    whole = tl.where(member, tl.sum(all_sums * tl.exp2(all_peaks - top[None, :]), axis=0), 1.0)
+    # Reading a part takes far longer than adding it, so several are read at once, into sums of their own.
+    lanes = tl.zeros([AT_ONCE, GROUP_PADDED, DIM_PADDED], tl.float32)
+    for some in range(0, splits, AT_ONCE):
+        read = some + tl.arange(0, AT_ONCE)
+        part = (base + read[:, None]) * GROUP + members[None, :]
+        alive = (read < splits)[:, None] & member[None, :]
+        piece = tl.load(
+            parts + part[:, :, None] * DIM + dims[None, None, :],
+            mask=alive[:, :, None] & in_dim[None, None, :],
+            other=0.0,
+            cache_modifier=".cg",
+        )
+        weight = tl.load(peaks + part, mask=alive, other=float("-inf"), cache_modifier=".cg")
+        lanes += tl.exp2(weight - top[None, :])[:, :, None] * piece
+    joined = tl.sum(lanes, axis=0)
+    target = (row * KV_HEADS + head) * GROUP * DIM + members[:, None] * DIM + dims[None, :]
+    tl.store(
+        out + target,
+        (joined / whole[:, None]).to(out.dtype.element_ty),
+        mask=member[:, None] & in_dim[None, :],
+    )
