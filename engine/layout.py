@@ -62,10 +62,8 @@ class Layout:
                 "Lower --prefill-chunk, --max-model-len or --max-batch, or end other programs on the card.",
             ) from error
         activations = torch.cuda.max_memory_allocated(self.device) - before
-        torch.cuda.empty_cache()
         free = free_bytes(self.device)
         trial.capture(progress=lambda _: None)
-        torch.cuda.empty_cache()
         graphs = max(0, free - free_bytes(self.device))
         trial.close()
         torch.cuda.empty_cache()
@@ -111,8 +109,11 @@ class Layout:
 
 
 def free_bytes(device: torch.device) -> int:
-    """Free bytes of a card; 0 elsewhere."""
-    return int(torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else 0
+    """Bytes of a card that nobody holds, torch's own cache given back; 0 elsewhere."""
+    if device.type != "cuda":
+        return 0
+    torch.cuda.empty_cache()
+    return int(torch.cuda.mem_get_info(device)[0])
 
 
 def _vocab_size(loaded: Loaded) -> int:

@@ -88,9 +88,11 @@ def build(config: EngineConfig, progress: Callable[[Progress], None]) -> Parts:
     runner = layout.runner(cache, longest)
     progress(Progress("warm-up", "first forward pass"))
     runner.warm_up()
-    capturing = time.perf_counter()
     free = free_bytes(info.device)
+    capturing = time.perf_counter()
     runner.capture(progress)
+    captured_s = time.perf_counter() - capturing
+    graph_bytes = max(0, free - free_bytes(info.device))
     graphs = runner.graphs
     if config.mode == "graph" and graphs.unavailable:
         raise ConfigError(f"mode='graph' cannot run: {graphs.unavailable}.", "Use --mode auto or eager.")
@@ -115,7 +117,7 @@ def build(config: EngineConfig, progress: Callable[[Progress], None]) -> Parts:
         block_bytes=cache.block_size * cache.shape.bytes_per_token,
         weight_bytes=loaded.weight_bytes,
         kv_bytes=cache.num_bytes,
-        graph_bytes=max(0, free - free_bytes(info.device)) if graphs.sizes else 0,
+        graph_bytes=graph_bytes if graphs.sizes else 0,
         max_batch=config.max_batch,
         max_model_len=scheduler.max_model_len,
         prefill_chunk=config.prefill_chunk,
@@ -128,7 +130,7 @@ def build(config: EngineConfig, progress: Callable[[Progress], None]) -> Parts:
         load_s=time.perf_counter() - began,
         notes=(*loaded.notes, *layout.notes),
         activation_bytes=use.activations,
-        graph_capture_s=time.perf_counter() - capturing if graphs.sizes else None,
+        graph_capture_s=captured_s if graphs.sizes else None,
         graph_failures=tuple(PassedOver(f"batch {size}", why) for size, why in graphs.failures.items()),
     )
     return Parts(loaded.tokenizer, loaded.eos_token_ids, loaded.stop, pool, scheduler, runner, graphs, status)

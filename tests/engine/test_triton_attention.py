@@ -148,8 +148,9 @@ def test_a_context_beyond_its_table_is_refused_with_both_lengths():
 
 @pytest.mark.parametrize("dim", [16, 64, 80, 96, 128, 256])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_tiles_divide_the_chunk_and_take_at_most_sixteen_kibibytes(dim, dtype):
+def test_tiles_divide_the_chunk_and_are_small_enough_for_registers_and_shared_memory(dim, dtype):
     tiling = fitted(dim, dtype)
     assert tiling.tile >= 16
     assert tiling.chunk % tiling.tile == 0
-    assert tiling.tile * dim * dtype.itemsize <= 16 * 1024
+    long_rows = dim * dtype.itemsize > 256 or dtype == torch.float32
+    assert tiling.tile * dim * dtype.itemsize <= (16 if long_rows else 32) * 1024

@@ -146,6 +146,7 @@ def test_five_hundred_switches_among_sixteen_streaming_chats_change_no_token(eng
 
 def test_a_padded_replay_changes_the_slots_of_real_rows_only(engine):
     engine.pool.clear_cache()
+    engine.set_mode("graph")
     params = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
     requests = [engine.submit([7 + row] * (254 + row), params) for row in range(5)]
     while any(len(request.output_ids) < 2 for request in requests):
@@ -175,6 +176,7 @@ def test_a_padded_replay_changes_the_slots_of_real_rows_only(engine):
 
 def test_two_hundred_graph_steps_allocate_nothing(engine):
     engine.pool.clear_cache()
+    engine.set_mode("graph")
     kinds = [
         {"temperature": 0},
         {"temperature": 0.7, "top_p": 0.95, "seed": 1},
@@ -227,7 +229,7 @@ def test_each_back_end_starts_and_answers(default_model_dir, attention):
         max_batch=4, max_model_len=1024,
     )  # fmt: skip
     with Engine(settings) as engine:
-        chat = [{"role": "user", "content": "What is the capital of France?"}]
+        chat = [{"role": "user", "content": "What is the capital of France? Answer in one sentence."}]
         answer = next(engine.generate([chat], SamplingParams(temperature=0, max_tokens=24)))
         status = engine.status()
         write("h200-startup", {attention: {**_startup(status), "answer": answer.text}})
