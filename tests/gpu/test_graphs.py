@@ -222,10 +222,14 @@ def test_default_graphs_are_captured_and_told(default_model_dir):
         write("h200-capture", {"smollm2": _startup(status)})
 
 
-@pytest.mark.parametrize("attention", ["auto", "flash", "triton", "sdpa"])
-def test_each_back_end_starts_and_answers(default_model_dir, attention):
+@pytest.mark.parametrize("attention", ["auto", "flash", "triton", "sdpa", "auto without flash-attn"])
+def test_each_back_end_starts_and_answers(default_model_dir, attention, monkeypatch):
+    name, _, without = attention.partition(" ")
+    if without:
+        monkeypatch.setitem(sys.modules, "flash_attn", None)
+        monkeypatch.setitem(sys.modules, "flash_attn_interface", None)
     settings = EngineConfig(
-        model=str(default_model_dir), device="cuda", attention=attention, kv_memory=2**30,
+        model=str(default_model_dir), device="cuda", attention=name, kv_memory=2**30,
         max_batch=4, max_model_len=1024,
     )  # fmt: skip
     with Engine(settings) as engine:
@@ -236,8 +240,10 @@ def test_each_back_end_starts_and_answers(default_model_dir, attention):
         assert "Paris" in answer.text
         assert status.mode == "graph", status.mode_reason
         assert status.graph_failures == ()
-        if attention not in ("auto",):
-            assert status.attention.startswith(attention)
+        if name != "auto":
+            assert status.attention == name
+        if without:
+            assert status.attention == "triton"
 
 
 def test_flash_attention_with_small_blocks_is_refused_with_both_ways_out(default_model_dir):
