@@ -12,6 +12,7 @@ from engine.records import Progress, StepMode
 
 T = TypeVar("T")
 STAGE = "capturing graphs"
+DRIVER_BYTES = 16 * 2**20  # of a graph of some thousand kernels
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,11 @@ class Recorder(Protocol):
 
         What was returned keeps its addresses: a replay writes to them.
         """
+        ...
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory that the recordings keep."""
         ...
 
     def close(self) -> None:
@@ -73,6 +79,11 @@ class GraphPool:
     def sizes(self) -> tuple[int, ...]:
         """The sizes that can be replayed, ascending."""
         return tuple(sorted(self._graphs))
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory that the graphs keep."""
+        return self.recorder.num_bytes if self.recorder is not None and self._graphs else 0
 
     @property
     def effective_mode(self) -> StepMode:
@@ -181,6 +192,16 @@ class CudaRecorder:
             with self._capturing(graph, torch.cuda.graph_pool_handle()):
                 torch.empty(1, device=self._device).zero_()
             graph.reset()
+
+    @property
+    def num_bytes(self) -> int:
+        """The allocator's pool of these graphs, and an allowance for the driver's lists of launches.
+
+        What is free on the card would tell of the driver's part too, and of other programs' doings.
+        """
+        segments = torch.cuda.memory_snapshot()
+        pool = sum(part["total_size"] for part in segments if part["segment_pool_id"] == self._pool)
+        return pool + DRIVER_BYTES * len(self._graphs)
 
     def close(self) -> None:
         """Reset every graph once the device is done with it."""

@@ -8,7 +8,7 @@ from engine.attention.select import AttentionChoice
 from engine.config import EngineConfig
 from engine.decode_buffers import DecodeBuffers
 from engine.errors import OutOfMemory
-from engine.graphs import CudaRecorder, GraphPool, graph_sizes, graphs_unavailable
+from engine.graphs import DRIVER_BYTES, CudaRecorder, GraphPool, graph_sizes, graphs_unavailable
 from engine.kv_budget import MemoryUse, allocate, kv_budget, mib, num_blocks
 from engine.kv_cache import KVCache, KVShape
 from engine.models.loader import Loaded
@@ -56,19 +56,20 @@ class Layout:
         try:
             trial.rehearse(self.config.prefill_chunk, longest, self.config.max_batch)
         except torch.OutOfMemoryError as error:
+            free = torch.cuda.mem_get_info(self.device)[0]
             raise OutOfMemory(
                 f"A prefill of {self.config.prefill_chunk} tokens at the end of a sequence of {longest} does "
-                f"not fit beside weights of {mib(weights)}: {mib(free_bytes(self.device))} are free.",
+                f"not fit beside weights of {mib(weights)}: {mib(free)} are free.",
                 "Lower --prefill-chunk, --max-model-len or --max-batch, or end other programs on the card.",
             ) from error
         activations = torch.cuda.max_memory_allocated(self.device) - before
-        free = free_bytes(self.device)
         trial.capture(progress=lambda _: None)
-        graphs = max(0, free - free_bytes(self.device))
+        graphs = trial.graphs.num_bytes
         trial.close()
         torch.cuda.empty_cache()
         # The other sizes reuse the largest one's memory, but for their outputs and their launch lists.
-        return MemoryUse(weights, activations, graphs + graphs // 4 * (len(self.sizes) > 1))
+        others = max(0, len(self.sizes) - 1)
+        return MemoryUse(weights, activations, graphs + min(others, 4) * graphs // 4 + others * DRIVER_BYTES)
 
     def cache(self, use: MemoryUse) -> KVCache:
         """The KV cache, of what is left or of what was asked for."""
@@ -106,14 +107,6 @@ class Layout:
             buffers = DecodeBuffers(rows, width, cache.block_size, self.device)
             static = StaticDecode(model, cache, graphs, buffers, vocab_size)
         return ModelRunner(model, cache, graphs, vocab_size, static)
-
-
-def free_bytes(device: torch.device) -> int:
-    """Bytes of a card that nobody holds, torch's own cache given back; 0 elsewhere."""
-    if device.type != "cuda":
-        return 0
-    torch.cuda.empty_cache()
-    return int(torch.cuda.mem_get_info(device)[0])
 
 
 def _vocab_size(loaded: Loaded) -> int:

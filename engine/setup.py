@@ -16,7 +16,7 @@ from engine.device import find_device, find_dtype
 from engine.errors import ConfigError
 from engine.graphs import GraphPool, graph_sizes, graphs_unavailable
 from engine.kv_budget import max_model_len
-from engine.layout import Layout, free_bytes
+from engine.layout import Layout
 from engine.malloc import keep_temporaries
 from engine.models.loader import load, read_config, resolve
 from engine.models.source import ModelSource
@@ -88,11 +88,9 @@ def build(config: EngineConfig, progress: Callable[[Progress], None]) -> Parts:
     runner = layout.runner(cache, longest)
     progress(Progress("warm-up", "first forward pass"))
     runner.warm_up()
-    free = free_bytes(info.device)
     capturing = time.perf_counter()
     runner.capture(progress)
     captured_s = time.perf_counter() - capturing
-    graph_bytes = max(0, free - free_bytes(info.device))
     graphs = runner.graphs
     if config.mode == "graph" and graphs.unavailable:
         raise ConfigError(f"mode='graph' cannot run: {graphs.unavailable}.", "Use --mode auto or eager.")
@@ -117,7 +115,7 @@ def build(config: EngineConfig, progress: Callable[[Progress], None]) -> Parts:
         block_bytes=cache.block_size * cache.shape.bytes_per_token,
         weight_bytes=loaded.weight_bytes,
         kv_bytes=cache.num_bytes,
-        graph_bytes=graph_bytes if graphs.sizes else 0,
+        graph_bytes=graphs.num_bytes,
         max_batch=config.max_batch,
         max_model_len=scheduler.max_model_len,
         prefill_chunk=config.prefill_chunk,

@@ -44,6 +44,10 @@ class TraceRecorder:
 
         return replay, output
 
+    @property
+    def num_bytes(self) -> int:
+        return 0
+
     def close(self) -> None:
         self.recorded = 0
 
@@ -53,6 +57,10 @@ class RunAgain:
 
     def record(self, run: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
         return (lambda: None), run()
+
+    @property
+    def num_bytes(self) -> int:
+        return 0
 
     def close(self) -> None:
         pass

@@ -17,3 +17,13 @@ def test_two_engines_share_a_card(default_model_dir):
         assert [c.token_ids for c in first.generate(prompts, params)] == [
             c.token_ids for c in second.generate(prompts, params)
         ]
+
+
+def test_a_share_of_the_card_becomes_blocks(default_model_dir):
+    with Engine(
+        EngineConfig(model=str(default_model_dir), device="cuda", gpu_memory_utilization=0.1)
+    ) as engine:
+        status = engine.status()
+        total = torch.cuda.get_device_properties(0).total_memory
+        assert status.kv_bytes + status.weight_bytes < 0.1 * total
+        assert status.kv_bytes > 0.05 * total
