@@ -204,11 +204,35 @@ class StepOnce(Command, frozen=True, tag=True):
     """Run one step of a paused engine."""
 
 
+RunUntilKind = Literal[
+    "allocation", "eviction", "prefix_hit", "preemption", "graph_change", "eager", "finished", "step"
+]
+
+
+class RunUntil(Command, frozen=True, tag=True):
+    """Let the step loop run, and pause it right behind the first step that fulfils the condition.
+
+    allocation, eviction, prefix_hit, preemption, finished: such a change of ``session``, or of any where it
+    is empty. graph_change: a decode step replays another size than the one before it. eager: a decode step
+    runs eager. step: the step of number ``step`` was run.
+    """
+
+    kind: RunUntilKind
+    session: str = ""
+    step: int = 0
+
+
+class Inspect(Command, frozen=True, tag=True):
+    """Ask for what only the engine knows of a block; answered by ``BlockDetail``."""
+
+    block: int
+
+
 class Shutdown(Command, frozen=True, tag=True):
     """Leave cleanly."""
 
 
-AnyCommand = Load | Submit | Cancel | SetMode | Pause | StepOnce | Shutdown
+AnyCommand = Load | Submit | Cancel | SetMode | Pause | StepOnce | RunUntil | Inspect | Shutdown
 
 
 # --- events: engine -> app -------------------------------------------------------------------------
@@ -233,21 +257,30 @@ class Ready(Event, frozen=True, tag=True):
 
 
 class Started(Event, frozen=True, tag=True):
-    """A request was accepted; ``prompt_ids`` is the whole prompt as it will be computed."""
+    """A request was accepted; ``prompt_ids`` is the whole prompt as it will be computed.
+
+    ``pieces`` is the text of each of these tokens, in the order of ``prompt_ids``; parts of a character
+    that is split over tokens show as U+FFFD.
+    """
 
     session: str
     epoch: int
     request: int
     prompt_ids: list[int]
+    pieces: list[str] = []
 
 
 class Delta(Event, frozen=True, tag=True):
-    """New text of an answer; ``token_ids`` are the tokens since the last delta."""
+    """New text of an answer; ``token_ids`` are the tokens since the last delta.
+
+    ``ends`` has one number a token: how many characters of the whole answer were there after it.
+    """
 
     session: str
     epoch: int
     text: str
     token_ids: list[int]
+    ends: list[int] = []
 
 
 class Finished(Event, frozen=True, tag=True):
@@ -307,9 +340,27 @@ class ModeChanged(Event, frozen=True, tag=True):
 
 
 class Paused(Event, frozen=True, tag=True):
-    """The step loop stopped or resumed."""
+    """The step loop stopped or resumed; ``reason`` says what it stopped at, after ``RunUntil``."""
 
     paused: bool
+    reason: str = ""
+
+
+class BlockDetail(Event, frozen=True, tag=True):
+    """What the engine knows of a block after step ``step``.
+
+    ``hash`` is the key in the prefix index as text, empty while unpublished; ``last_used`` the step in which
+    it was last taken, shared or released; ``token_ids`` and ``pieces`` are the tokens that it holds, as far
+    as they are known (of a published block, or of its first owner).
+    """
+
+    block: int
+    step: int
+    references: int
+    hash: str = ""
+    last_used: int = 0
+    token_ids: list[int] = []
+    pieces: list[str] = []
 
 
 class Failed(Event, frozen=True, tag=True):
@@ -335,5 +386,6 @@ AnyEvent = (
     | BlockSnapshot
     | ModeChanged
     | Paused
+    | BlockDetail
     | Failed
 )

@@ -35,6 +35,7 @@ class InspectorView:
         mode_reason: why it is eager; empty in graph mode.
         paused: the step loop stands still.
         dead: the engine process is gone.
+        at: the past step that is shown; None is now. History and mirror are then those of that step.
     """
 
     status: EngineStatus | None
@@ -48,6 +49,7 @@ class InspectorView:
     mode_reason: str
     paused: bool
     dead: bool
+    at: int | None = None
 
 
 def graph_failures(status: EngineStatus) -> list[tuple[str, str]]:
