@@ -261,6 +261,9 @@ class TuiInferApp(App[int], inherit_bindings=False):
         self.main.fit_panes()
 
     def action_step_chat(self, step: int) -> None:
+        if self.main.inspector.has_panel_focus:
+            self.main.step_panel(step)
+            return
         self.state.step_focus(step)
         self.main.fit_panes()
 
@@ -273,7 +276,7 @@ class TuiInferApp(App[int], inherit_bindings=False):
         self.main.fit_panes()
 
     def action_cancel(self) -> None:
-        if self.main.leave_full_inspector():
+        if self.main.leave_panel():
             return
         self.state.cancel(self.state.focused)
 
@@ -333,6 +336,9 @@ class TuiInferApp(App[int], inherit_bindings=False):
 
     def action_cycle_inspector(self) -> None:
         self.main.cycle_inspector()
+
+    def action_next_panel(self) -> None:
+        self.main.step_panel(1)
 
     def action_show_help(self) -> None:
         self.push_screen(HelpScreen())

@@ -36,6 +36,7 @@ _TITLES = {
     "layout": "Next layout",
     "zoom": "Zoom the pane",
     "inspector": "Inspector: side, full, hidden",
+    "panel": "Inspector: next panel",
     "theme": "Next theme",
     "help": "Help",
 }

@@ -34,6 +34,7 @@ KEYS = [
     Key("layout", "f5", "app.cycle_layout", "one pane, two, 2×2", "View"),
     Key("zoom", "f8", "app.toggle_zoom", "zoom the pane", "View"),
     Key("inspector", "f6", "app.cycle_inspector", "inspector: side, full, hidden", "View"),
+    Key("panel", "ctrl+o", "app.next_panel", "to the inspector's next panel, Esc back", "View"),
     Key("theme", "ctrl+t", "app.next_theme", "next theme", "View"),
     Key("help", "f1", "app.show_help", "this help", "App"),
 ]

@@ -6,6 +6,7 @@ from typing import Literal
 
 from engine.records import AnyCommand, Cancel, Submit
 from engine.request import SamplingParams
+from tui_infer.arrangement import Arrangement
 from tui_infer.pane_layout import PaneLayout
 from tui_infer.sanitize import one_line, sanitize
 from tui_infer.session import NEW_TITLE, PALETTE_SIZE, SessionState, first_free, letter_of
@@ -40,6 +41,7 @@ class Workspace:
     sessions: dict[str, SessionState] = field(default_factory=dict)
     focused: str = ""
     layout: PaneLayout = field(default_factory=PaneLayout)
+    arrangement: Arrangement = field(default_factory=Arrangement)
     phase: Phase = "loading"
     tags: dict[int, SessionTag] = field(default_factory=dict)
     notices: list[Notice] = field(default_factory=list)

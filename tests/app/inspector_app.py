@@ -17,6 +17,7 @@ class InspectorApp(App[None]):
 
     CSS = "Screen { background: $background; }"
     ENABLE_COMMAND_PALETTE = False
+    AUTO_FOCUS = ""
 
     def __init__(self, theme: str = "dark") -> None:
         super().__init__()

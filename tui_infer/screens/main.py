@@ -47,7 +47,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
         self.session_bar = SessionBar(state)
         self.banner = Banner(state)
         self.panes = [Pane(state.prompts, self._send) for _ in range(MAX_PANES)]
-        self.inspector = Inspector()
+        self.inspector = Inspector(arrangement=state.arrangement)
         self.key_bar = KeyBar()
 
     def compose(self) -> ComposeResult:
@@ -70,7 +70,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
         topics = {topic for topic, _ in changes}
         if topics & {"sessions", "engine"}:
             self.banner.update(self.size.width)
-            self.fit_panes()
+            self.fit_panes(keep_panel=True)
             self.session_bar.refresh()
             self.title_bar.refresh()
             self._update_hints()
@@ -80,14 +80,16 @@ class MainScreen(Screen[None], inherit_bindings=False):
                 pane.transcript.update()
                 pane.update_frame(focused=pane.session.id == self._state.focused, soon=True)
 
-    def fit_panes(self) -> None:
-        """Give the panes to chats and the area to panes; focus the prompt of the focused chat.
+    def fit_panes(self, *, keep_panel: bool = False) -> None:
+        """Give the panes to chats and the area to panes; focus the prompt of the focused chat, but not, with
+        ``keep_panel``, where the user is in a panel of the inspector.
 
         All of it holds when this returns, so that the next key finds the right prompt.
         """
         width, height = self.size
         self.set_class(width < MIN_WIDTH or height < MIN_HEIGHT, "-too-small")
         mode = self.inspector_mode
+        self.inspector.tabbed = width < WIDE
         inspector_width = _inspector_width(width) if mode == "side" else 0
         area_height = height - 3 - (self.banner.styles.height.value if self.banner.display else 0)  # type: ignore[union-attr]
         area_width = width - inspector_width
@@ -107,7 +109,8 @@ class MainScreen(Screen[None], inherit_bindings=False):
             pane.set_class(session_id == self._state.focused, "-current")
             pane.engine_stopped = self._state.phase == "failed"
             pane.bind(session, document, palette, color)
-            if session_id == self._state.focused and mode != "full":
+            elsewhere = mode == "full" or (keep_panel and self.inspector.has_panel_focus)
+            if session_id == self._state.focused and not elsewhere:
                 self.set_focus(pane.prompt, scroll_visible=False)
 
     def _apply(self, mode: str, inspector_width: int, columns: int, rows: int, count: int) -> None:
@@ -179,16 +182,33 @@ class MainScreen(Screen[None], inherit_bindings=False):
         modes = [mode for mode in INSPECTOR_MODES if mode != "side" or self._side_fits]
         self._set_inspector(modes[(modes.index(self.inspector_mode) + 1) % len(modes)])
 
-    def leave_full_inspector(self) -> bool:
-        """Back from the full screen to the side, where it fits; False when it was not full."""
-        if self.inspector_mode != "full":
-            return False
-        self._set_inspector("side")
-        return True
+    def leave_panel(self) -> bool:
+        """One way back: from the enlarged panel to all, from the full screen to the side where it fits, from
+        a panel to the prompt; False when there was none.
+        """
+        if self.inspector_visible and self.inspector.leave_enlarged():
+            return True
+        if self.inspector_mode == "full":
+            self._set_inspector("side")
+            return True
+        if self.inspector.has_panel_focus:
+            self.fit_panes()
+            return True
+        return False
+
+    def step_panel(self, step: int) -> None:
+        """Go to the inspector's next panel; a hidden inspector comes up."""
+        if not self.inspector_visible:
+            self._set_inspector("side" if self._side_fits else "full")
+        self.inspector.step_panel(step)
 
     def _set_inspector(self, mode: str) -> None:
         self._inspector_mode = mode
         self.refresh_state({("sessions", "")})
+        if mode == "full":
+            self.inspector.focus_panel()
+        else:
+            self.fit_panes()
         self.show_inspector(self.app.gpu_reading)  # type: ignore[attr-defined]
 
     def show_inspector(self, gpu: GpuReading) -> None:
@@ -216,6 +236,9 @@ class MainScreen(Screen[None], inherit_bindings=False):
 
     def on_resize(self, event: events.Resize) -> None:
         self.refresh_state({("sessions", "")})
+
+    def on_descendant_focus(self, event: events.DescendantFocus) -> None:
+        self.key_bar.refresh()
 
     def on_pane_chosen(self, event: Pane.Chosen) -> None:
         self._state.focus(event.session)

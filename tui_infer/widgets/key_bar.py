@@ -4,6 +4,7 @@ from rich.cells import cell_len
 from textual.screen import Screen
 
 from tui_infer.widgets.bar import Bar, Part
+from tui_infer.widgets.inspector.panel import Panel
 
 # (binding id, label, label on a narrow screen), the most important first; what does not fit is left out,
 # the help screen has all
@@ -20,6 +21,15 @@ SHOWN = [
     ("next", "next chat", "next"),
     ("zoom", "zoom", "zoom"),
 ]
+# what every panel of the inspector takes, after its own keys
+PANEL_HINTS = [
+    ("Esc", "back"),
+    ("Tab", "next"),
+    ("z", "enlarge"),
+    ("x", "hide"),
+    ("⇧↑↓", "move"),
+    ("u", "all"),
+]
 WIDE = 100
 ORDER = ["help", "mode", "pause", "step", "layout", "inspector", "zoom", "next", "new", "cancel", "palette"]
 
@@ -32,6 +42,9 @@ class KeyBar(Bar):
         keys = bound_keys(self.screen)
         chosen: dict[str, list[Part]] = {}
         used = 0
+        hints = self._panel_hints(width)
+        if hints:
+            return hints
         for name, wide, narrow in SHOWN:
             if name not in keys:
                 continue
@@ -44,6 +57,22 @@ class KeyBar(Bar):
             chosen[name] = parts
             used += cells
         return [part for name in ORDER for part in chosen.get(name, [])]
+
+    def _panel_hints(self, width: int) -> list[Part]:
+        """Keys of the panel that has the focus; they are pressed, not clicked."""
+        panel = self.screen.focused
+        if not isinstance(panel, Panel):
+            return []
+        key_style, text_style = self.ink("footer-key-foreground", bold=True), self.ink("foreground", 0.7)
+        parts = [Part(f" {panel.NAME} ", self.ink("secondary", bold=True))]
+        used = cell_len(parts[0].text)
+        for key, label in [*panel.HINTS, *PANEL_HINTS]:
+            cells = cell_len(key) + cell_len(label) + 3
+            if used + cells > width:
+                break
+            parts += [Part(f" {key}", key_style), Part(f" {label} ", text_style)]
+            used += cells
+        return parts
 
 
 def bound_keys(screen: Screen) -> dict[str, tuple[str, str]]:

@@ -1,5 +1,7 @@
 """A framed panel that draws whole lines and refreshes only those that changed."""
 
+from typing import ClassVar
+
 from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
@@ -12,8 +14,12 @@ class Panel(Widget):
     """Base of the panels. Neighbours share their border: each draws the rule above itself.
 
     ``opens`` and ``closes`` say whether the panel is the first or the last of its column, and so which
-    corners it draws. A panel holds no truth: ``draw`` makes every line again from a frame.
+    corners it draws. A panel holds no truth: ``draw`` makes every line again from a frame. With the focus
+    its frame is lit and its keys, ``HINTS``, stand in the key bar.
     """
+
+    can_focus = True
+    HINTS: ClassVar[tuple[tuple[str, str], ...]] = ()
 
     DEFAULT_CSS = """
     Panel { background: $background; }
@@ -25,6 +31,8 @@ class Panel(Widget):
         self.opens = False
         self.closes = False
         self._strips: list[Strip] = []
+        self._made: dict[int, tuple[Line, object, Strip]] = {}  # body lines of before with their strips
+        self._frame: Frame | None = None
 
     # --- for subclasses ------------------------------------------------------------------------
 
@@ -44,6 +52,7 @@ class Panel(Widget):
 
     def draw(self, frame: Frame) -> None:
         """Show this frame."""
+        self._frame = frame
         width, height = self.size
         if width < 8 or height < 1:
             return
@@ -58,39 +67,56 @@ class Panel(Widget):
         if changed:
             self.refresh(*changed)
 
+    def redraw(self) -> None:
+        """Draw the last frame again: the cursor moved, or the focus came or went."""
+        if self._frame is not None:
+            self.draw(self._frame)
+
     def _compose_strips(self, frame: Frame, width: int, height: int) -> list[Strip]:
         ink = frame.ink
         inner = width - 4
         rows = height - 1 - self.closes
         strips = [to_strip(self._rule(frame, width), width)]
         if rows > 0:
-            left, right = ("│ ", ink.rule), (" │", ink.rule)
+            edge = ink.title if self.has_focus else ink.rule
+            left, right = ("│ ", edge), (" │", edge)
             lines = self.body(frame, inner, rows)[:rows]
+            frame_of = (width, edge)
+            made: dict[int, tuple[Line, object, Strip]] = {}
             for line in lines + [[] for _ in range(rows - len(lines))]:
+                # A panel that hands out the very line of before spares measuring and comparing it.
+                before = self._made.get(id(line))
+                if before is not None and before[0] is line and before[1] == frame_of and line:
+                    made[id(line)] = before
+                    strips.append(before[2])
+                    continue
                 room = inner - width_of(line)
-                if room < 0:
-                    line, room = fit(line, inner), 0
-                strips.append(to_strip([left, *line, (" " * room, ink.base), right], width))
+                whole, room = (line, room) if room >= 0 else (fit(line, inner), 0)
+                strips.append(to_strip([left, *whole, (" " * room, ink.base), right], width))
+                made[id(line)] = (line, frame_of, strips[-1])
+            self._made = made
         if self.closes and height > 1:
-            strips.append(to_strip([("╰" + "─" * (width - 2) + "╯", ink.rule)], width))
+            last = ink.title if self.has_focus else ink.rule
+            strips.append(to_strip([("╰" + "─" * (width - 2) + "╯", last)], width))
         return strips
 
     def _rule(self, frame: Frame, width: int) -> Line:
         ink = frame.ink
+        rule = ink.title if self.has_focus else ink.rule
         first, last = ("╭", "╮") if self.opens else ("├", "┤")
         room = width - 4
-        name: Line = [(f" {self.NAME} ", ink.title)]
+        name: Line = [(f" {self.NAME} ", ink.lit(ink.title) if self.has_focus else ink.title)]
         caption = self.caption(frame, room - width_of(name))
         if caption:
-            name = [*name, ("─ ", ink.rule), *caption, (" ", ink.rule)]
+            name = [*name, ("─ ", rule), *caption, (" ", rule)]
         name = fit(name, room)
         headline = self.headline(frame, room)
         if headline:
-            headline = [(" ", ink.rule), *headline, (" ", ink.rule)]
+            headline = [(" ", rule), *headline, (" ", rule)]
         gap = room - width_of(name) - width_of(headline)
         if gap < 1:
             headline, gap = [], room - width_of(name)
-        return [(f"{first}─", ink.rule), *name, ("─" * gap, ink.rule), *headline, (f"─{last}", ink.rule)]
+        return [(f"{first}─", rule), *name, ("─" * gap, rule), *headline, (f"─{last}", rule)]
 
     def render_line(self, y: int) -> Strip:
         strips = self._strips
