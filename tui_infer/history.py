@@ -51,12 +51,17 @@ class Ratio(NamedTuple):
 class SortedWindow:
     """The last ``size`` values, kept sorted: percentiles without sorting again."""
 
-    __slots__ = ("_order", "_size", "_sorted")
+    __slots__ = ("_order", "_size", "_sorted", "added")
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, values: Iterable[float] = (), added: int = 0) -> None:
         self._size = size
-        self._order: deque[float] = deque()
-        self._sorted: list[float] = []
+        self._order: deque[float] = deque(values)
+        self._sorted: list[float] = sorted(self._order)
+        self.added = added
+
+    def __iter__(self) -> Iterator[float]:
+        """The values, oldest first."""
+        return iter(self._order)
 
     def __len__(self) -> int:
         return len(self._sorted)
@@ -65,6 +70,7 @@ class SortedWindow:
         if len(self._order) == self._size:
             oldest = self._order.popleft()
             del self._sorted[bisect_left(self._sorted, oldest)]
+        self.added += 1
         self._order.append(value)
         insort(self._sorted, value)
 
@@ -124,25 +130,25 @@ class StepHistory:
 
     @property
     def latest(self) -> StepRecord | None:
-        return self[-1] if self._records else None
+        return self[-1] if len(self) else None
 
     def last(self, count: int) -> list[StepRecord]:
         """The newest ``count`` records, oldest first."""
-        size = len(self._records)
+        size = len(self)
         return [self[position] for position in range(size - min(count, size), size)]
 
     def first_since(self, t: float) -> int:
         """Index of the first kept step that started at or after ``t``; one past the latest if none did."""
-        low, high = 0, len(self._records)
+        low, high = 0, len(self)
         while low < high:
             middle = (low + high) // 2
             if self[middle].t < t:
                 low = middle + 1
             else:
                 high = middle
-        if low < len(self._records):
+        if low < len(self):
             return self[low].index
-        return self[-1].index + 1 if self._records else 0
+        return self[-1].index + 1 if len(self) else 0
 
     def extend(self, records: Iterable[StepRecord], dropped: int = 0) -> None:
         """Add a telemetry batch; ``dropped`` steps before it never arrived."""

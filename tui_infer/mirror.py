@@ -8,6 +8,7 @@ from enum import IntEnum
 from engine.records import BlockChange, BlockCounts, BlockSnapshot, StepRecord
 
 NOBODY = -1
+NO_INDEX = -1
 LOG_LIMIT = 65_536
 
 
@@ -37,16 +38,17 @@ class BlockMirror:
         self.high_water = 0
         self.states = bytearray(num_blocks)
         self.owner = array("q", [NOBODY]) * num_blocks
+        self._index = array("i", [NO_INDEX]) * num_blocks  # of the owner's table, while it holds the block
         self.change_step = array("q", [-1]) * num_blocks
         if num_blocks:
             self.states[0] = BlockState.NULL
-        self._references: dict[int, dict[int, int]] = {}
+        self._sharers: dict[int, dict[int, int]] = {}  # holders of blocks that have two or more
         self._tables: dict[int, dict[int, int]] = {}
         self._hits: dict[int, set[int]] = {}
         self._contexts: dict[int, int] = {}
         self._published = bytearray(num_blocks)
         self._cached_of: Counter[int] = Counter()
-        self._used = self._cached = self._shared = 0
+        self._used = self._cached = 0
         self._log: list[int] = []
 
     # --- what the engine says ------------------------------------------------------------------
@@ -74,13 +76,16 @@ class BlockMirror:
             fresh.setdefault(owner.block, {})[owner.request] = owner.index
         published = set(snapshot.published)
         self.step = snapshot.step
-        stale = set(self._references) | {block for block in range(self.num_blocks) if self._published[block]}
+        stale = {
+            block for block in range(self.num_blocks) if self._published[block] or self._index[block] >= 0
+        }
         for block in stale | set(fresh) | published:
             if not 0 < block < self.num_blocks:
                 continue
-            wanted, has = fresh.get(block, {}), self._references.get(block, {})
-            for request in [request for request in has if wanted.get(request) != has[request]]:
-                self._drop(block, request)
+            wanted, has = fresh.get(block, {}), dict(self.references(block))
+            for request, index in has.items():
+                if wanted.get(request) != index:
+                    self._drop(block, request)
             for request, index in wanted.items():
                 self._hold(block, request, index)
             if bool(self._published[block]) != (block in published):
@@ -114,25 +119,42 @@ class BlockMirror:
     # --- bookkeeping ---------------------------------------------------------------------------
 
     def _hold(self, block: int, request: int, index: int) -> None:
-        holders = self._references.setdefault(block, {})
-        if holders.get(request) == index:
+        if index < 0:
             return
-        if request not in holders and len(holders) == 1:
-            self._shared += 1
-        holders[request] = index
+        holders = self._sharers.get(block)
+        if holders is not None:
+            if holders.get(request) == index:
+                return
+            holders[request] = index
+            if request == self.owner[block]:
+                self._index[block] = index
+        elif self._index[block] < 0:
+            self._set_owner(block, request)
+            self._index[block] = index
+        elif self.owner[block] == request:
+            if self._index[block] == index:
+                return
+            self._index[block] = index
+        else:
+            self._sharers[block] = {self.owner[block]: self._index[block], request: index}
         self._tables.setdefault(request, {})[index] = block
         self._touch(block)
 
     def _drop(self, block: int, request: int) -> None:
-        holders = self._references.get(block, {})
-        index = holders.pop(request, None)
-        if index is None:
+        holders = self._sharers.get(block)
+        if holders is not None:
+            dropped = holders.pop(request, None)
+            if dropped is None:
+                return
+            index = dropped
+            first = next(iter(holders))
+            self.owner[block], self._index[block] = first, holders[first]
+            if len(holders) == 1:
+                del self._sharers[block]
+        elif self.owner[block] == request and self._index[block] >= 0:
+            index, self._index[block] = self._index[block], NO_INDEX
+        else:
             return
-        if len(holders) == 1:
-            self._shared -= 1
-        if not holders:
-            del self._references[block]
-            self._set_owner(block, request)
         table = self._tables[request]
         if table.get(index) == block:
             del table[index]
@@ -143,11 +165,9 @@ class BlockMirror:
         self._touch(block)
 
     def _settle(self, block: int) -> None:
-        """Bring state, first owner and counts in line with references and publication."""
-        holders = self._references.get(block)
-        if holders:
+        """Bring state and counts in line with holders and publication."""
+        if self._index[block] >= 0:
             state = BlockState.USED
-            self._set_owner(block, next(iter(holders)))
         elif self._published[block]:
             state = BlockState.CACHED
         else:
@@ -194,12 +214,31 @@ class BlockMirror:
         """True when the mirror is at this step and counts what the engine counted."""
         return self.step == record.index and self.counts() == record.blocks
 
+    # --- copies --------------------------------------------------------------------------------
+
+    def copy(self) -> "BlockMirror":
+        """A mirror of its own in the same state; readers see it as another one and draw it whole."""
+        other = BlockMirror(0, self.block_size)
+        other.__dict__.update(self.__dict__)
+        other.states, other._published = self.states[:], self._published[:]
+        other.owner, other._index, other.change_step = self.owner[:], self._index[:], self.change_step[:]
+        other._sharers = {block: dict(holders) for block, holders in self._sharers.items()}
+        other._tables = {request: dict(table) for request, table in self._tables.items()}
+        other._hits = {request: set(hits) for request, hits in self._hits.items()}
+        other._contexts, other._cached_of = dict(self._contexts), Counter(self._cached_of)
+        other._log = []
+        return other
+
     def state(self, block: int) -> BlockState:
         return BlockState(self.states[block])
 
     def references(self, block: int) -> Mapping[int, int]:
         """``{request: logical index}`` of everyone who holds the block, oldest first."""
-        return self._references.get(block, {})
+        holders = self._sharers.get(block)
+        if holders is not None:
+            return holders
+        index = self._index[block] if 0 <= block < self.num_blocks else NO_INDEX
+        return {self.owner[block]: index} if index >= 0 else {}
 
     def published(self, block: int) -> bool:
         """True when the block is in the prefix index."""
@@ -217,7 +256,7 @@ class BlockMirror:
     @property
     def shared(self) -> int:
         """Blocks held by two requests or more."""
-        return self._shared
+        return len(self._sharers)
 
     @property
     def requests(self) -> Iterable[int]:
@@ -249,7 +288,7 @@ class BlockMirror:
         if self._published[block]:
             return self.block_size
         most = 0
-        for request, index in self._references.get(block, {}).items():
+        for request, index in self.references(block).items():
             most = max(most, self.context(request) - index * self.block_size)
         return min(most, self.block_size)
 
