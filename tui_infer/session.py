@@ -5,6 +5,7 @@ from typing import Literal
 
 from engine.records import Finished, Message
 from engine.request import SamplingParams, decode_rate
+from tui_infer.answer_trace import AnswerTrace
 
 Role = Literal["user", "assistant"]
 TurnStatus = Literal["open", "done", "cancelled", "error"]
@@ -37,6 +38,7 @@ class Turn:
     status: TurnStatus = "done"
     note: str = ""
     version: int = 0
+    trace: AnswerTrace | None = None  # of an answer: its way through the engine's steps
 
     def append(self, text: str, token_ids: list[int]) -> None:
         self.text += text
@@ -120,11 +122,13 @@ class SessionState:
                 ]
         return [*earlier, new]
 
-    def begin(self, text: str) -> None:
-        """Open a new exchange; the epoch changes, so nothing of the one before can reach it."""
+    def begin(self, text: str, step: int = -1) -> None:
+        """Open a new exchange; the epoch changes, so nothing of the one before can reach it. ``step`` is the
+        newest step so far.
+        """
         self.epoch += 1
         self.request = None
-        self.turns += [Turn("user", text), Turn("assistant", status="open")]
+        self.turns += [Turn("user", text), Turn("assistant", status="open", trace=AnswerTrace(step))]
         self.status = "queued"
         self.first_delta_s = self.last_delta_s = None
         self.tokens_at_first = 0

@@ -27,8 +27,10 @@ from engine.records import (
     StepOnce,
     Steps,
 )
+from tui_infer.answer_trace import AnswerTrace
 from tui_infer.history import StepHistory
 from tui_infer.mirror import BlockMirror
+from tui_infer.past import Moment, Past, Timeline
 from tui_infer.sanitize import one_line, sanitize
 from tui_infer.session import SessionState
 from tui_infer.widgets.inspector.view import graph_failures
@@ -55,9 +57,37 @@ class AppState(Workspace):
     paused: bool = False
     history: StepHistory = field(default_factory=StepHistory)
     mirror: BlockMirror = field(default_factory=BlockMirror)
+    past: Past | None = None  # what is looked at instead of now
+    moment: Moment | None = None  # where in it
     unknown_events: int = 0
     stale_events: int = 0
     _asked_modes: deque[StepMode] = field(default_factory=deque)
+    _traces: dict[int, AnswerTrace] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.timeline = Timeline(self.history, self.mirror)
+
+    @property
+    def newest_step(self) -> int:
+        return self.history.latest.index if self.history.latest is not None else -1
+
+    def look_at(self, step: int) -> bool:
+        """Show the state after a past step instead of now, from what is kept now; False where there is none.
+
+        What is looked at stays as it is while the engine goes on; ``look_at`` a step beyond it takes in what
+        came since.
+        """
+        past = self.past
+        if past is None or not len(past) or step > past.records[-1].index:
+            past = self.timeline.freeze()
+        moment = past.moment(step)
+        if moment is not None:
+            self.past, self.moment = past, moment
+        return moment is not None
+
+    def look_at_now(self) -> None:
+        self.past = self.moment = None
 
     def set_mode(self, mode: StepMode) -> None:
         """Ask for graph or eager steps; the engine answers with ``ModeChanged``."""
@@ -99,9 +129,15 @@ class AppState(Workspace):
         self.paused = False
         self.mirror = BlockMirror()
         self.history.clear()
+        self.timeline = Timeline(self.history, self.mirror)
+        self.past = self.moment = None
+        self._traces.clear()
         self.tags = {}
         for session in self.sessions.values():
             session.request = None
+            for turn in session.turns:
+                if turn.trace is not None:  # the new engine counts its steps from 0
+                    turn.trace = AnswerTrace() if session.busy and turn is session.answer else None
         self._changed("engine")
 
     # --- the reducer -------------------------------------------------------------------------------
@@ -114,7 +150,7 @@ class AppState(Workspace):
             case Steps():
                 self._apply_steps(event)
             case BlockSnapshot():
-                self.mirror.restore(event)
+                self.timeline.restore(event)
                 self._changed("steps")
             case Progress():
                 self.progress = event
@@ -143,6 +179,7 @@ class AppState(Workspace):
         self._asked_modes.clear()
         self.paused = False
         self.mirror = BlockMirror(status.num_blocks, status.block_size)
+        self.timeline = Timeline(self.history, self.mirror)
         waiting, self.pending = self.pending, {}
         for command in waiting.values():
             self.send(command)
@@ -167,9 +204,11 @@ class AppState(Workspace):
 
     def _apply_steps(self, event: Steps) -> None:
         prefilled: set[int] = set()
-        self.history.extend(event.records, event.dropped)
+        self.timeline.extend(event.records, event.dropped)
         for record in event.records:
-            self.mirror.apply(record)
+            for row in record.rows:
+                if trace := self._traces.get(row.request):
+                    trace.compute(record.index, row.context)
             prefilled.update(row.request for row in record.rows if row.prefill)
         for session in self.sessions.values():
             if session.status == "queued" and session.request in prefilled:
@@ -189,11 +228,15 @@ class AppState(Workspace):
         match event:
             case Started() if session.busy:
                 session.request = event.request
+                self._follow(event, session)
                 session.history_ids = list(event.prompt_ids)
                 self._remember(event.request, session)
             case Started():  # cancelled on its way in: the blocks still belong to it for a moment
                 self._remember(event.request, session)
             case Delta():
+                turn = session.answer
+                if turn is not None and turn.trace is not None:
+                    turn.trace.receive(event.text, len(event.token_ids), event.ends, len(turn.text))
                 session.receive(sanitize(event.text), event.token_ids, time.monotonic())
             case Finished():
                 if session.busy:
@@ -206,6 +249,16 @@ class AppState(Workspace):
             hidden = self.layout.zoomed or session.id not in self.layout.slots
             session.unread = session.unread or (hidden and session.id != self.focused and not session.busy)
             self._changed("sessions", session.id)
+
+    def _follow(self, event: Started, session: SessionState) -> None:
+        """From here on the steps say which tokens the answer had after each of them."""
+        turn = session.answer
+        if turn is None or turn.trace is None:
+            return
+        turn.trace.request, turn.trace.prompt_tokens = event.request, len(event.prompt_ids)
+        self._traces[event.request] = turn.trace
+        while len(self._traces) > MAX_TAGS:
+            del self._traces[next(iter(self._traces))]
 
     def _finish(self, session: SessionState, event: Finished) -> None:
         if event.reason == "error":

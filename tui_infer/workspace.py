@@ -75,6 +75,11 @@ class Workspace:
         return self.sessions[self.focused]
 
     @property
+    def newest_step(self) -> int:
+        """Number of the engine's newest step, -1 before the first."""
+        return -1
+
+    @property
     def active(self) -> int:
         """Chats with an answer under way."""
         return sum(session.busy for session in self.sessions.values())
@@ -170,7 +175,7 @@ class Workspace:
         if not text.strip() or session.busy:
             return False
         messages = session.messages(text)
-        session.begin(text)
+        session.begin(text, self.newest_step)
         self.prompts.append(sanitize(typed) or text)
         if not session.titled and session.title == NEW_TITLE:
             session.title = title_of(session)
