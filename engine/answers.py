@@ -29,12 +29,13 @@ class Answer:
         """Everything that was not sent yet, marked as sent; None where there is nothing."""
         text = self.request.text[self._sent_chars :]
         token_ids = self.request.output_ids[self._sent_ids :]
+        ends = self.request.text_ends[self._sent_ids :]
         if not text and not token_ids:
             return None
         self._sent_chars += len(text)
         self._sent_ids += len(token_ids)
         self._sent_at = now
-        return Delta(session=self.session, epoch=self.epoch, text=text, token_ids=token_ids)
+        return Delta(session=self.session, epoch=self.epoch, text=text, token_ids=token_ids, ends=ends)
 
     def finished(self, reason: str = "", error: str = "") -> Finished:
         """How the answer ended; ``reason`` and ``error`` stand in where the request has none itself."""

@@ -32,6 +32,9 @@ class BlockPool:
         prefix_cache: publish full blocks and share them between requests.
         identity: what KV depends on beside the tokens (model, dtype, salt), for the names of blocks.
 
+    Attributes:
+        step: number of the step that changes are made for, kept by the engine.
+
     Raises:
         ConfigError: when there is no block for tokens.
     """
@@ -53,8 +56,10 @@ class BlockPool:
         self.block_size = block_size
         self.prefix_cache = prefix_cache
         self.releases = 0  # grows whenever blocks come back; tells waiting requests when to look again
+        self.step = 1
         self._root = root_key(identity or {})
         self._references = [0] * num_blocks
+        self._last_used = [0] * num_blocks
         self._free = list(range(num_blocks - 1, 0, -1))  # a stack: the lowest id is handed out first
         self._cached: OrderedDict[int, None] = OrderedDict()  # least recently used first
         self._index = PrefixIndex()
@@ -85,6 +90,18 @@ class BlockPool:
     def is_used(self, block: int) -> bool:
         """True while a request refers to the block."""
         return self._references[block] > 0
+
+    def references(self, block: int) -> int:
+        """How many requests refer to the block."""
+        return self._references[block]
+
+    def last_used(self, block: int) -> int:
+        """Step in which the block was last taken, shared or released; 0 where it never was."""
+        return self._last_used[block]
+
+    def content(self, block: int) -> tuple[Key, tuple[int, ...]] | None:
+        """Name and tokens of a published block; None for others."""
+        return self._index.content(block)
 
     def drain_changes(self) -> tuple[BlockChange, ...]:
         """What happened since the last call, in order."""
@@ -292,3 +309,5 @@ class BlockPool:
 
     def _note(self, kind: BlockChangeKind, block: int, request: int = -1, index: int = -1) -> None:
         self._changes.append(BlockChange(kind, block, request, index))
+        if kind != "publish" and kind != "evict":
+            self._last_used[block] = self.step

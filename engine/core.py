@@ -6,12 +6,15 @@ from typing import Any
 
 import torch
 
+from engine.block_detail import block_detail
 from engine.blocks import BlockPool
 from engine.config import EngineConfig
 from engine.errors import DeviceError, EngineError, RequestError
 from engine.graphs import GraphPool
+from engine.pieces import TokenPieces
 from engine.prompts import Prompt, PromptReader, is_chat
 from engine.records import (
+    BlockDetail,
     BlockSnapshot,
     EngineStatus,
     Progress,
@@ -51,6 +54,7 @@ class Engine:
         self.runner = parts.runner
         self.graphs: GraphPool = parts.graphs
         self._prompts = PromptReader(parts.tokenizer, parts.status.vocab_size)
+        self._pieces = TokenPieces(parts.tokenizer)
         self._status = parts.status
         self._eos = parts.eos_token_ids
         self._stop = parts.stop
@@ -140,11 +144,12 @@ class Engine:
             priority=parent.priority,
             arrival_s=time.perf_counter(),
             seed=parent.seed if params.seed is None else params.seed,
-            output_ids=list(parent.output_ids),
             logprobs=list(parent.logprobs),
         )
         detokenizer = self._detokenizer(params, request_id in self._chats)
-        child.text = detokenizer.push(child.output_ids).text
+        for token in parent.output_ids:  # its stop strings may be others, and so its text
+            child.add_token(token)
+            child.add_text(detokenizer.push([token]).text)
         self.scheduler.fork(request_id, child)
         self._live[child.id] = child
         self._texts[child.id] = detokenizer
@@ -217,7 +222,7 @@ class Engine:
             self.scheduler.finish(request, FinishReason.ERROR, message)
             return
         now = time.perf_counter()
-        request.output_ids.append(token)
+        request.add_token(token)
         request.first_token_s = request.first_token_s or now
         request.last_token_s = now
         if request.id in output.logprobs:
@@ -225,7 +230,7 @@ class Engine:
         try:
             reason = stop_reason(request, self._eos, self.scheduler.max_model_len)
             piece = self._texts[request.id].push([token])
-            request.text += piece.text
+            request.add_text(piece.text)
             if piece.stopped:
                 reason = FinishReason.STOP
             if reason is not None:
@@ -237,7 +242,7 @@ class Engine:
     def _flush_text(self, request: Request) -> None:
         detokenizer = self._texts.get(request.id)
         if detokenizer is not None:
-            request.text += detokenizer.flush()
+            request.add_text(detokenizer.flush())
 
     def _drop_finished(self) -> tuple[int, ...]:
         finished = tuple(id for id, request in self._live.items() if request.finished)
@@ -261,6 +266,7 @@ class Engine:
         ]
         dispatch = output.dispatch
         self._steps += 1
+        self.pool.step = self._steps + 1  # what changes from here on is told by the next record
         return StepRecord(
             index=self._steps,
             t=unix_time,
@@ -318,6 +324,18 @@ class Engine:
     def block_snapshot(self) -> BlockSnapshot:
         """The whole pool as it is now, for a reader that missed changes."""
         return self.scheduler.snapshot(self._steps)
+
+    def inspect(self, block: int) -> BlockDetail:
+        """What is known of one block after the last step; the null block has no references and no tokens.
+
+        Raises:
+            RequestError: there is no such block.
+        """
+        return block_detail(block, self._steps, self.scheduler, self.pieces)
+
+    def pieces(self, token_ids: Sequence[int]) -> list[str]:
+        """The text of each token by itself, special tokens included; split characters are U+FFFD."""
+        return self._pieces.of(token_ids)
 
     # --- headless ----------------------------------------------------------------------------------
 

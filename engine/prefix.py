@@ -95,6 +95,10 @@ class PrefixIndex:
         key, _ = self._content.pop(block)
         del self._block_of[key]
 
+    def content(self, block: int) -> tuple[Key, tuple[int, ...]] | None:
+        """Name and tokens of a block; None when it is not published."""
+        return self._content.get(block)
+
     def blocks(self) -> list[int]:
         """All published blocks, ascending."""
         return sorted(self._content)

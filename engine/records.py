@@ -213,8 +213,12 @@ class RunUntil(Command, frozen=True, tag=True):
     """Let the step loop run, and pause it right behind the first step that fulfils the condition.
 
     allocation, eviction, prefix_hit, preemption, finished: such a change of ``session``, or of any where it
-    is empty. graph_change: a decode step replays another size than the one before it. eager: a decode step
-    runs eager. step: the step of number ``step`` was run.
+    is empty. graph_change: a decode step replays another size than the decode step before it, or one of the
+    two ran eager. eager: a decode step runs eager. step: the step of number ``step`` was run.
+
+    A later ``RunUntil`` replaces it, ``Pause(True)`` ends it, ``StepOnce`` does nothing meanwhile. Where
+    there is nothing to do it waits for work; when that work ends first, the loop is paused too. What can
+    never be met (an unknown session, a step in the past) is answered by ``Failed`` and changes nothing.
     """
 
     kind: RunUntilKind
@@ -223,7 +227,9 @@ class RunUntil(Command, frozen=True, tag=True):
 
 
 class Inspect(Command, frozen=True, tag=True):
-    """Ask for what only the engine knows of a block; answered by ``BlockDetail``."""
+    """Ask for what only the engine knows of a block; answered by ``BlockDetail``, or by ``Failed`` for an id
+    that does not exist. The null block has no references and no tokens.
+    """
 
     block: int
 
@@ -273,7 +279,8 @@ class Started(Event, frozen=True, tag=True):
 class Delta(Event, frozen=True, tag=True):
     """New text of an answer; ``token_ids`` are the tokens since the last delta.
 
-    ``ends`` has one number a token: how many characters of the whole answer were there after it.
+    ``ends`` has one number a token: how many characters of the whole answer were there after it. Text that
+    comes without a token, when an answer is cut, belongs to the last one.
     """
 
     session: str

@@ -81,6 +81,7 @@ class Request:
 
     ``num_computed`` counts the tokens (prompt and output) whose KV is in the cache.
     ``block_table[i]`` holds the physical block of tokens ``i * block_size`` and following.
+    ``text_ends[i]`` counts the characters of ``text`` that were final after ``output_ids[i]``.
     """
 
     id: int
@@ -93,6 +94,7 @@ class Request:
 
     output_ids: list[int] = field(default_factory=list)
     text: str = ""
+    text_ends: list[int] = field(default_factory=list)
     finish_reason: FinishReason | None = None
     error: str = ""
     cached_tokens: int = 0
@@ -111,6 +113,18 @@ class Request:
     @property
     def finished(self) -> bool:
         return self.finish_reason is not None
+
+    def add_token(self, token: int) -> None:
+        """Append an output token; its text follows by ``add_text``, as far as it is certain."""
+        self.output_ids.append(token)
+        self.text_ends.append(len(self.text))
+
+    def add_text(self, text: str) -> None:
+        """Append text, which the newest token made certain."""
+        if text:
+            self.text += text
+            if self.text_ends:
+                self.text_ends[-1] = len(self.text)
 
     def token_ids(self) -> list[int]:
         """Prompt and output ids, a new list."""

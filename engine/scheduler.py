@@ -235,6 +235,13 @@ class Scheduler:
         """All blocks and their holders after step ``step``."""
         return self.pool.snapshot(step, self._holders())
 
+    def holder(self, block: int) -> tuple[Request, int] | None:
+        """The first request in order that holds the block, and as which of its logical blocks."""
+        for request in self._holders():
+            if block in request.block_table:
+                return request, request.block_table.index(block)
+        return None
+
     # --- planning ----------------------------------------------------------------------------------
 
     def _plan_decode(self, preempted: list[int], copies: list[tuple[int, int]]) -> tuple[list[Request], int]:

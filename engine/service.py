@@ -8,7 +8,7 @@ import gc
 import queue
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from engine.answers import Answer
@@ -18,10 +18,12 @@ from engine.records import (
     WIRE_VERSION,
     AnyCommand,
     AnyEvent,
+    BlockDetail,
     BlockSnapshot,
     Cancel,
     EngineStatus,
     Failed,
+    Inspect,
     Load,
     ModeChanged,
     Pause,
@@ -29,6 +31,7 @@ from engine.records import (
     Progress,
     Ready,
     Rejected,
+    RunUntil,
     SetMode,
     Shutdown,
     Started,
@@ -39,6 +42,7 @@ from engine.records import (
 )
 from engine.request import FinishReason, Request, SamplingParams
 from engine.telemetry import Telemetry
+from engine.until import StepWatch
 
 PROGRESS_INTERVAL_S = 0.05
 STALL_S = 0.005  # pause when the engine has work and yet nothing it can do
@@ -64,6 +68,8 @@ class Steppable(Protocol):
     def set_mode(self, mode: StepMode) -> str: ...
     def status(self) -> EngineStatus: ...
     def block_snapshot(self) -> BlockSnapshot: ...
+    def inspect(self, block: int) -> BlockDetail: ...
+    def pieces(self, token_ids: Sequence[int]) -> list[str]: ...
     def close(self) -> None: ...
 
 
@@ -116,6 +122,7 @@ class EngineService:
         self._engine: Steppable | None = None
         self._telemetry: Telemetry | None = None
         self._answers: dict[tuple[str, int], Answer] = {}
+        self._watch = StepWatch()
         self._paused = False
         self._single_steps = 0
         self._stopping = False
@@ -210,18 +217,26 @@ class EngineService:
             case SetMode():
                 self._set_mode(engine, command)
             case Pause():
-                self._paused = command.paused
-                self._single_steps = 0
-                self._outlet.send(Paused(paused=command.paused))
-            case StepOnce():
+                if command.paused:
+                    self._watch.cancel()
+                self._let_run(not command.paused)
+            case StepOnce():  # nothing to an engine that runs, also until a condition is met
                 self._single_steps += int(self._paused and engine.has_work)
+            case RunUntil():
+                self._run_until(command)
+            case Inspect():
+                self._inspect(engine, command)
             case Shutdown():
                 self._stopping = True
             case Load():
-                message = "The engine is loaded already."
-                self._outlet.send(
-                    Failed("command ignored", message, "Restart it for another model.", fatal=False)
-                )
+                self._ignore("The engine is loaded already.", "Restart it for another model.")
+
+    def _ignore(self, message: str, hint: str) -> None:
+        self._outlet.send(Failed("command ignored", message, hint, fatal=False))
+
+    def _let_run(self, running: bool, reason: str = "") -> None:
+        self._paused, self._single_steps = not running, 0
+        self._outlet.send(Paused(paused=not running, reason=reason))
 
     def _submit(self, engine: Steppable, command: Submit) -> None:
         key = (command.session, command.epoch)
@@ -246,7 +261,9 @@ class EngineService:
             self._outlet.send(Rejected(command.session, command.epoch, _describe(error), "The log has more."))
             return
         self._answers[key] = Answer(command.session, command.epoch, request)
-        self._outlet.send(Started(command.session, command.epoch, request.id, list(request.prompt_ids)))
+        self._watch.submitted(request.id, command.session)
+        ids = list(request.prompt_ids)
+        self._outlet.send(Started(command.session, command.epoch, request.id, ids, engine.pieces(ids)))
 
     def _cancel(self, engine: Steppable, command: Cancel) -> None:
         answer = self._answers.get((command.session, command.epoch))
@@ -256,10 +273,25 @@ class EngineService:
         if self._telemetry is not None:
             self._telemetry.blocks_changed()
         self._send_answers(time.monotonic())
+        self._stop_where_work_ends(engine)
 
     def _set_mode(self, engine: Steppable, command: SetMode) -> None:
         reason = engine.set_mode(command.mode)
         self._outlet.send(ModeChanged(mode=engine.mode, reason=reason))
+
+    def _run_until(self, command: RunUntil) -> None:
+        try:
+            self._watch.start(command)
+        except RequestError as error:
+            self._ignore(error.message, error.hint)
+        else:
+            self._let_run(True)
+
+    def _inspect(self, engine: Steppable, command: Inspect) -> None:
+        try:
+            self._outlet.send(engine.inspect(command.block))
+        except RequestError as error:
+            self._ignore(error.message, error.hint)
 
     # --- stepping --------------------------------------------------------------------------------
 
@@ -267,11 +299,25 @@ class EngineService:
         record = engine.step()
         self._single_steps = max(0, self._single_steps - 1)
         now = time.monotonic()
+        reached = "" if record is None else self._watch.observe(record)
         if record is not None and self._telemetry is not None:
             self._telemetry.add(record, now)
         self._send_answers(now)
+        if reached:
+            self._stop(engine, reached)
+        else:
+            self._stop_where_work_ends(engine)
         if record is None and engine.has_work and self._inbox.empty():
             time.sleep(STALL_S)
+
+    def _stop_where_work_ends(self, engine: Steppable) -> None:
+        if not engine.has_work and (reason := self._watch.out_of_work()):
+            self._stop(engine, reason)
+
+    def _stop(self, engine: Steppable, reason: str) -> None:
+        """Pause behind the step that was waited for; its record and its tokens arrive before the news."""
+        self._settle(engine)
+        self._let_run(False, reason)
 
     def _send_answers(self, now: float) -> None:
         held_back = self._outlet.congested
@@ -284,7 +330,7 @@ class EngineService:
                 done.append(key)
                 self._outlet.send(answer.finished())
         for key in done:
-            del self._answers[key]
+            self._watch.ended(self._answers.pop(key).request.id)
 
     def _settle(self, engine: Steppable) -> None:
         """Before the loop sleeps: send what was held back for its interval."""

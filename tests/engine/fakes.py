@@ -10,15 +10,17 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import parse_qsl
 
+from engine.block_detail import check_block
 from engine.config import EngineConfig
 from engine.errors import DeviceError, ModelError, RequestError
 from engine.records import (
     BlockChange,
     BlockCounts,
+    BlockDetail,
     BlockOwner,
     BlockSnapshot,
     EngineStatus,
@@ -64,6 +66,7 @@ class Ledger:
     num_blocks: int
     free: list[int] = field(default_factory=list)
     changes: list[BlockChange] = field(default_factory=list)
+    last_used: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.free = list(range(self.num_blocks - 1, 0, -1))
@@ -74,16 +77,17 @@ class Ledger:
         request.block_table.append(block)
 
     def release(self, request: Request) -> None:
-        for block in request.block_table:
-            self.changes.append(BlockChange("release", block, request.id))
+        for index, block in reversed(list(enumerate(request.block_table))):
+            self.changes.append(BlockChange("release", block, request.id, index))
             self.free.append(block)
         request.block_table.clear()
 
     def counts(self) -> BlockCounts:
         return BlockCounts(used=self.num_blocks - 1 - len(self.free), cached=0, free=len(self.free))
 
-    def drain(self) -> tuple[BlockChange, ...]:
+    def drain(self, step: int) -> tuple[BlockChange, ...]:
         changes, self.changes = tuple(self.changes), []
+        self.last_used.update((change.block, step) for change in changes)
         return changes
 
 
@@ -191,7 +195,7 @@ class FakeEngine:
             ms=StepTimes(total, total * 0.02, total * 0.9, None, total * 0.08),
             blocks=self._ledger.counts(),
             rows=tuple(rows),
-            block_changes=self._ledger.drain(),
+            block_changes=self._ledger.drain(self._index),
             finished=finished,
         )
 
@@ -223,6 +227,23 @@ class FakeEngine:
             for index, block in enumerate(request.block_table)
         ]
         return BlockSnapshot(step=self._index, owners=owners, published=[])
+
+    def inspect(self, block: int) -> BlockDetail:
+        """What its holder computed into it; nothing is published, so other blocks hold nothing."""
+        check_block(block, self._ledger.num_blocks)
+        used = self._ledger.last_used.get(block, 0)
+        for request in self._live:
+            if block in request.block_table:
+                size = self.script.block_size
+                start = request.block_table.index(block) * size
+                held = slice(start, min(start + size, request.num_computed))
+                pieces = self.pieces(request.prompt_ids) + _answer_pieces(request)
+                return BlockDetail(block, self._index, 1, "", used, request.token_ids()[held], pieces[held])
+        return BlockDetail(block, self._index, 0, "", used)
+
+    def pieces(self, token_ids: Sequence[int]) -> list[str]:
+        """Prompts are bytes: those that are no character show as U+FFFD."""
+        return [bytes([token % 256]).decode("utf-8", "replace") for token in token_ids]
 
     def status(self) -> EngineStatus:
         return EngineStatus(
@@ -287,8 +308,8 @@ class FakeEngine:
         if token is None:
             self._finish(request, FinishReason.STOP)
         elif not request.finished:
-            request.output_ids.append(len(request.output_ids) % 256)
-            request.text += token
+            request.add_token(len(request.output_ids) % 256)
+            request.add_text(token)
             request.first_token_s = request.first_token_s or now
             request.last_token_s = now
             if len(request.output_ids) >= request.params.max_tokens:
@@ -326,6 +347,10 @@ def _counting(_: str) -> Iterable[str]:
     while True:
         yield f"{WORDS[number % len(WORDS)]} "
         number += 1
+
+
+def _answer_pieces(request: Request) -> list[str]:
+    return [request.text[start:end] for start, end in zip([0, *request.text_ends], request.text_ends)]
 
 
 def _text_of(prompt: object) -> str:

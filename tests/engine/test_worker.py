@@ -1,6 +1,5 @@
 """The service loop: commands in, steps, events out. Against a scripted engine, in this process."""
 
-import threading
 import time
 
 import pytest
@@ -13,7 +12,6 @@ from engine.records import (
     Failed,
     Finished,
     Load,
-    Message,
     ModeChanged,
     Pause,
     Paused,
@@ -21,77 +19,14 @@ from engine.records import (
     Ready,
     Rejected,
     SetMode,
-    Shutdown,
     Started,
     StepOnce,
     Steps,
-    Submit,
 )
-from engine.request import SamplingParams
 from engine.service import EngineService
 from tests.engine.fakes import FakeEngine
+from tests.engine.serving import Bench
 from tests.waiting import wait_until_sync
-
-
-class Bench:
-    """A service on a thread, with everything it said and when."""
-
-    def __init__(self, model="fake", **config):
-        self.events = []
-        self.times = []
-        self.congested = False
-        self.engine = None
-        self.service = EngineService(self, self._make)
-        self.healthy = None
-        self.thread = threading.Thread(target=self._run, daemon=True)
-        self.post(Load(EngineConfig(model=model, **config)))
-        self.thread.start()
-
-    def _make(self, config, progress):
-        self.engine = FakeEngine(config, progress)
-        return self.engine
-
-    def _run(self):
-        self.healthy = self.service.run()
-
-    def send(self, event):
-        self.times.append(time.monotonic())
-        self.events.append(event)
-
-    def post(self, *commands):
-        for command in commands:
-            self.service.post(command)
-
-    def submit(self, session="a", epoch=1, prompt="hello", max_tokens=20):
-        self.post(Submit(session, epoch, [Message("user", prompt)], SamplingParams(max_tokens=max_tokens)))
-
-    def of(self, kind, session=None):
-        return [e for e in self.events if isinstance(e, kind) and (session is None or e.session == session)]
-
-    def wait_for(self, kind, count=1, session=None):
-        wait_until_sync(lambda: len(self.of(kind, session)) >= count, what=f"{count} {kind.__name__}")
-        return self.of(kind, session)[count - 1]
-
-    def records(self):
-        return [record for batch in self.of(Steps) for record in batch.records]
-
-    def text(self, session="a"):
-        return "".join(delta.text for delta in self.of(Delta, session))
-
-
-@pytest.fixture
-def bench():
-    benches = []
-
-    def make(*args, **kwargs):
-        benches.append(Bench(*args, **kwargs))
-        return benches[-1]
-
-    yield make
-    for made in benches:
-        made.post(Shutdown())
-        made.thread.join(10)
-        assert not made.thread.is_alive()
 
 
 def test_an_answer_is_started_streamed_and_finished_with_its_ids(bench):
@@ -100,7 +35,7 @@ def test_an_answer_is_started_streamed_and_finished_with_its_ids(bench):
     done = b.wait_for(Finished)
     assert isinstance(b.events[0], Progress)
     assert b.of(Ready)[0].status.model_name == "Fake-1B"
-    assert b.of(Started)[0] == Started("a", 1, 1, list(b"hello"))
+    assert b.of(Started)[0] == Started("a", 1, 1, list(b"hello"), list("hello"))
     assert b.text() == "one two three four five six seven eight nine ten one two "
     assert [i for delta in b.of(Delta) for i in delta.token_ids] == list(range(12))
     assert (done.reason, done.prompt_tokens, done.output_tokens, done.epoch) == ("length", 5, 12, 1)
