@@ -48,6 +48,8 @@ class TokenPieces:
 
 
 def _spaced(token: str | None, text: str) -> str:
-    """The text with the space that its token begins with."""
-    spaced = token is not None and token.startswith(SPACE_MARK) and not text.startswith(" ")
-    return " " + text if spaced else text
+    """The text with the spaces that its token begins with."""
+    if token is None or not token.startswith(SPACE_MARK):
+        return text
+    wanted = len(token) - len(token.lstrip(SPACE_MARK))
+    return " " * wanted + text.lstrip(" ")
