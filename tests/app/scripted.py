@@ -129,6 +129,7 @@ class ScriptedClient(Client):
         self._rows: dict[int, int] = {}
         self._blocks = itertools.count(1)
         self._changes: list[BlockChange] = []
+        self._held: set[int] = set()  # blocks, which nobody gives back
         self._telemetry: asyncio.Task[None] | None = None
 
     def launch(self) -> None:
@@ -191,7 +192,8 @@ class ScriptedClient(Client):
         request = next(self._requests)
         prompt_ids = [*(command.history or []), *range(PROMPT_TOKENS)]
         started = time.monotonic()
-        self._emit(Started(command.session, command.epoch, request, prompt_ids))
+        pieces = [f"t{token} " for token in prompt_ids]
+        self._emit(Started(command.session, command.epoch, request, prompt_ids, pieces))
         try:
             tokens = sent = 0
             while sent < len(self.answer):
@@ -205,7 +207,8 @@ class ScriptedClient(Client):
                 if due // BLOCK_SIZE != tokens // BLOCK_SIZE or not tokens:
                     block = next(self._blocks) % (NUM_BLOCKS - 1) + 1
                     self._changes.append(BlockChange("allocate", block, request, tokens // BLOCK_SIZE))
-                self._emit(Delta(command.session, command.epoch, text, ids))
+                ends = [min((token + 1) * self.chars, len(self.answer)) for token in ids]
+                self._emit(Delta(command.session, command.epoch, text, ids, ends))
                 tokens, sent = due, sent + len(text)
             seconds = time.monotonic() - started
             self._emit(
@@ -223,6 +226,8 @@ class ScriptedClient(Client):
                 rows = [Row(request, context, 1, False) for request, context in self._rows.items()]
                 changes, self._changes = self._changes, []
                 count = max(1, int(self.rate / 10)) - 1
-                first = step(next(self._steps), rows, changes, used=len(rows), card=self.card)
-                records = [step(next(self._steps), rows, card=self.card) for _ in range(count)]
+                self._held.update(change.block for change in changes)
+                used = len(self._held)
+                first = step(next(self._steps), rows, changes, used=used, card=self.card)
+                records = [step(next(self._steps), rows, used=used, card=self.card) for _ in range(count)]
                 self._emit(Steps([first, *records]))
