@@ -27,7 +27,11 @@ from engine.records import (
     StepOnce,
     Steps,
 )
+<<<<<<< mine
+from tui_infer.event_log import EventLog
+=======
 from tui_infer.answer_trace import AnswerTrace
+>>>>>>> head
 from tui_infer.history import StepHistory
 from tui_infer.mirror import BlockMirror
 from tui_infer.past import Moment, Past, Timeline
@@ -57,10 +61,15 @@ class AppState(Workspace):
     paused: bool = False
     history: StepHistory = field(default_factory=StepHistory)
     mirror: BlockMirror = field(default_factory=BlockMirror)
+<<<<<<< mine
+    log: EventLog = field(default_factory=EventLog)
+=======
     past: Past | None = None  # what is looked at instead of now
     moment: Moment | None = None  # where in it
+>>>>>>> head
     unknown_events: int = 0
     stale_events: int = 0
+    _requests: dict[tuple[str, int], int] = field(default_factory=dict)  # by session and epoch, under way
     _asked_modes: deque[StepMode] = field(default_factory=deque)
     _traces: dict[int, AnswerTrace] = field(default_factory=dict)
 
@@ -129,9 +138,14 @@ class AppState(Workspace):
         self.paused = False
         self.mirror = BlockMirror()
         self.history.clear()
+<<<<<<< mine
+        self.log.clear()
+        self._requests.clear()
+=======
         self.timeline = Timeline(self.history, self.mirror)
         self.past = self.moment = None
         self._traces.clear()
+>>>>>>> head
         self.tags = {}
         for session in self.sessions.values():
             session.request = None
@@ -145,12 +159,20 @@ class AppState(Workspace):
     def apply(self, event: AnyEvent) -> None:
         """Take in one engine event. Late, stale and unknown events change nothing and never raise."""
         match event:
-            case Delta() | Started() | Finished() | Rejected():
+            case Started() | Finished():
+                self._log_ending(event)
+                self._apply_to_session(event)
+            case Delta() | Rejected():
                 self._apply_to_session(event)
             case Steps():
                 self._apply_steps(event)
             case BlockSnapshot():
+<<<<<<< mine
+                self.mirror.restore(event)
+                self.log.settled(event.step, time.time())
+=======
                 self.timeline.restore(event)
+>>>>>>> head
                 self._changed("steps")
             case Progress():
                 self.progress = event
@@ -179,7 +201,11 @@ class AppState(Workspace):
         self._asked_modes.clear()
         self.paused = False
         self.mirror = BlockMirror(status.num_blocks, status.block_size)
+<<<<<<< mine
+        self.log.ready(status, time.time())
+=======
         self.timeline = Timeline(self.history, self.mirror)
+>>>>>>> head
         waiting, self.pending = self.pending, {}
         for command in waiting.values():
             self.send(command)
@@ -206,15 +232,28 @@ class AppState(Workspace):
         prefilled: set[int] = set()
         self.timeline.extend(event.records, event.dropped)
         for record in event.records:
+<<<<<<< mine
+            self.mirror.apply(record)
+            self.log.take(record)
+=======
             for row in record.rows:
                 if trace := self._traces.get(row.request):
                     trace.compute(record.index, row.context)
+>>>>>>> head
             prefilled.update(row.request for row in record.rows if row.prefill)
         for session in self.sessions.values():
             if session.status == "queued" and session.request in prefilled:
                 session.status = "prefill"
                 self._changed("sessions", session.id)
         self._changed("steps")
+
+    def _log_ending(self, event: Started | Finished) -> None:
+        """Which request it was that ends, also of a chat that went on or is gone."""
+        key = (event.session, event.epoch)
+        if isinstance(event, Started):
+            self._requests[key] = event.request
+        elif (request := self._requests.pop(key, None)) is not None:
+            self.log.ended(request, event.reason)
 
     def _apply_to_session(self, event: Started | Delta | Finished | Rejected) -> None:
         session = self.sessions.get(event.session)

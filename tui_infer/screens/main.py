@@ -229,6 +229,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
                 mode_reason=state.mode_reason,
                 paused=state.paused,
                 dead=state.phase == "failed",
+                log=state.log,
             )
         )
 

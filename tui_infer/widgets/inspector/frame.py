@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from engine.records import StepRecord
+from tui_infer.event_log import EventLog
 from tui_infer.widgets.inspector.ink import Ink
 from tui_infer.widgets.inspector.series import StepSeries
 from tui_infer.widgets.inspector.view import InspectorView, SessionTag
@@ -24,6 +25,12 @@ class Frame:
     series: StepSeries
     activity: Activity
     glow_since: int
+    own_log: EventLog | None = None
+
+    @property
+    def log(self) -> EventLog | None:
+        """What happened, up to now; the panel cuts it at the step that is shown."""
+        return self.view.log or self.own_log
 
     @property
     def latest(self) -> StepRecord | None:

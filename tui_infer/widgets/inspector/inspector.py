@@ -14,8 +14,10 @@ from textual.strip import Strip
 from textual.timer import Timer
 from textual.widget import Widget
 
-from tui_infer.arrangement import Arrangement
+from tui_infer.arrangement import PANELS, Arrangement
+from tui_infer.event_log import EventLog
 from tui_infer.widgets.inspector.batch import BatchPanel
+from tui_infer.widgets.inspector.events import EventsPanel
 from tui_infer.widgets.inspector.frame import Frame, activity_of, glow_since
 from tui_infer.widgets.inspector.gpu import GpuPanel, gpu_rows
 from tui_infer.widgets.inspector.ink import Ink
@@ -106,6 +108,7 @@ class Inspector(Widget):
         self._view: InspectorView | None = None
         self._ink: Ink | None = None
         self._series = StepSeries()
+        self._log = EventLog()
         self._seen: tuple[int, int] = (-1, -1)
         self._moved_at = monotonic()
         self._quiet_timer: Timer | None = None
@@ -122,6 +125,7 @@ class Inspector(Widget):
         yield StepPanel(id="step")
         yield KVPanel(id="kv")
         yield TablePanel(id="table")
+        yield EventsPanel(id="events")
         yield GpuPanel(id="gpu")
 
     class CardClosed(Message):
@@ -163,7 +167,10 @@ class Inspector(Widget):
         step = self.query_one("#step", Panel)
         self._series.update(view.history, step.size.width - 9, single=activity == "paused")
         glow = glow_since(view, activity, quiet=self._quiet)
-        frame = Frame(view, self._ink, self._series, activity, glow)
+        if view.log is None:
+            self._log.block_size = view.mirror.block_size
+            self._log.follow(view.history)
+        frame = Frame(view, self._ink, self._series, activity, glow, own_log=self._log)
         for panel in self._panels():
             if panel.size.height:
                 panel.draw(frame)
@@ -206,7 +213,8 @@ class Inspector(Widget):
     @property
     def available(self) -> list[str]:
         """Panels that have something to show."""
-        return [panel.id or "" for panel in self._panels() if panel.id != "ab" or self._needs.ab_rows]
+        there = {panel.id for panel in self._panels()}
+        return [name for name in PANELS if name in there and (name != "ab" or self._needs.ab_rows)]
 
     @property
     def has_panel_focus(self) -> bool:

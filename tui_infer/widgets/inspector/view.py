@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from engine.records import EngineStatus, StepMode
+from tui_infer.event_log import EventLog
 from tui_infer.history import StepHistory
 from tui_infer.mirror import BlockMirror
 from tui_infer.nvml import GpuReading
@@ -35,6 +36,7 @@ class InspectorView:
         mode_reason: why it is eager; empty in graph mode.
         paused: the step loop stands still.
         dead: the engine process is gone.
+        log: what happened so far; without one it is drawn up from the history.
         at: the past step that is shown; None is now. History and mirror are then those of that step.
     """
 
@@ -50,6 +52,7 @@ class InspectorView:
     paused: bool
     dead: bool
     at: int | None = None
+    log: EventLog | None = None
 
 
 def graph_failures(status: EngineStatus) -> list[tuple[str, str]]:
