@@ -27,11 +27,8 @@ from engine.records import (
     StepOnce,
     Steps,
 )
-<<<<<<< mine
-from tui_infer.event_log import EventLog
-=======
 from tui_infer.answer_trace import AnswerTrace
->>>>>>> head
+from tui_infer.event_log import EventLog
 from tui_infer.history import StepHistory
 from tui_infer.mirror import BlockMirror
 from tui_infer.past import Moment, Past, Timeline
@@ -61,12 +58,9 @@ class AppState(Workspace):
     paused: bool = False
     history: StepHistory = field(default_factory=StepHistory)
     mirror: BlockMirror = field(default_factory=BlockMirror)
-<<<<<<< mine
     log: EventLog = field(default_factory=EventLog)
-=======
     past: Past | None = None  # what is looked at instead of now
     moment: Moment | None = None  # where in it
->>>>>>> head
     unknown_events: int = 0
     stale_events: int = 0
     _requests: dict[tuple[str, int], int] = field(default_factory=dict)  # by session and epoch, under way
@@ -138,14 +132,11 @@ class AppState(Workspace):
         self.paused = False
         self.mirror = BlockMirror()
         self.history.clear()
-<<<<<<< mine
         self.log.clear()
         self._requests.clear()
-=======
         self.timeline = Timeline(self.history, self.mirror)
         self.past = self.moment = None
         self._traces.clear()
->>>>>>> head
         self.tags = {}
         for session in self.sessions.values():
             session.request = None
@@ -167,12 +158,8 @@ class AppState(Workspace):
             case Steps():
                 self._apply_steps(event)
             case BlockSnapshot():
-<<<<<<< mine
-                self.mirror.restore(event)
                 self.log.settled(event.step, time.time())
-=======
                 self.timeline.restore(event)
->>>>>>> head
                 self._changed("steps")
             case Progress():
                 self.progress = event
@@ -201,11 +188,8 @@ class AppState(Workspace):
         self._asked_modes.clear()
         self.paused = False
         self.mirror = BlockMirror(status.num_blocks, status.block_size)
-<<<<<<< mine
         self.log.ready(status, time.time())
-=======
         self.timeline = Timeline(self.history, self.mirror)
->>>>>>> head
         waiting, self.pending = self.pending, {}
         for command in waiting.values():
             self.send(command)
@@ -232,14 +216,10 @@ class AppState(Workspace):
         prefilled: set[int] = set()
         self.timeline.extend(event.records, event.dropped)
         for record in event.records:
-<<<<<<< mine
-            self.mirror.apply(record)
             self.log.take(record)
-=======
             for row in record.rows:
                 if trace := self._traces.get(row.request):
                     trace.compute(record.index, row.context)
->>>>>>> head
             prefilled.update(row.request for row in record.rows if row.prefill)
         for session in self.sessions.values():
             if session.status == "queued" and session.request in prefilled:
