@@ -79,6 +79,45 @@ def decode(
 
 
 @bench.command()
+@click.option(
+    "--batch", "batches", type=Integers(), default="1,2,4,8", show_default=True, help="Batch sizes."
+)
+@click.option("--context", type=int, default=512, show_default=True, metavar="N", help="Prompt tokens a row.")
+@click.option(
+    "--steps", type=int, default=100, show_default=True, metavar="N", help="Steps a mode and batch."
+)
+@click.option(
+    "--block", type=int, default=20, show_default=True, metavar="N", help="Steps before the modes change."
+)
+@_bench_options
+@click.pass_obj
+def ab(
+    group: Mapping[str, Any],
+    batches: tuple[int, ...],
+    context: int,
+    steps: int,
+    block: int,
+    **values: Any,
+) -> int:
+    """Eager and graph in turn, and their ratio.
+
+    The same rows decode a block of steps eager, then one by replayed graphs, and so on.
+    """
+    plan: dict[str, Any] = {"batches": tuple(dict.fromkeys(batches)), "context": context}
+    plan |= {"steps": steps, "block": block}
+    configs = _configs(group, values, {"max_batch": max(MAX_BATCH, *batches, 1)})
+
+    def measure(progress: Any) -> Any:
+        from engine.bench.ab import AbPlan, bench_ab, check_device
+
+        chosen = AbPlan(**plan)
+        check_device(configs[0])
+        return bench_ab(configs, chosen, progress)
+
+    return _run("ab", plan, values, measure)
+
+
+@bench.command()
 @click.option("--batch", type=int, default=1, show_default=True, metavar="N", help="Batch size.")
 @click.option("--context", type=int, default=512, show_default=True, metavar="N", help="Prompt tokens a row.")
 @click.option("--steps", type=int, default=20, show_default=True, metavar="N", help="Steps a mode.")

@@ -98,9 +98,12 @@ def _measure(session: Session, plan: DecodePlan, progress: OnProgress) -> dict[s
 
 
 def take_turns(
-    session: Session, modes: Sequence[StepMode], steps: int
+    session: Session, modes: Sequence[StepMode], steps: int, rounds: int = ROUNDS
 ) -> tuple[dict[StepMode, list[StepRecord]], dict[StepMode, str]]:
     """Decode what runs in each of the modes by turns.
+
+    Args:
+        steps: counted steps of each mode, spread evenly over ``rounds`` turns.
 
     Returns:
         ``steps`` records a mode, and why a mode could not be had ('' where it could).
@@ -111,8 +114,8 @@ def take_turns(
     records: dict[StepMode, list[StepRecord]] = {mode: [] for mode in modes}
     reasons: dict[StepMode, str] = dict.fromkeys(modes, "")
     batch = len(session.engine.scheduler.requests)
-    for turn in range(ROUNDS):
-        until = steps * (turn + 1) // ROUNDS
+    for turn in range(rounds):
+        until = steps * (turn + 1) // rounds
         for mode in modes:
             reasons[mode] = reasons[mode] or session.engine.set_mode(mode)
             if reasons[mode]:

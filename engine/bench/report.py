@@ -161,6 +161,18 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         ("GB/s", "gb_per_s", _number),
         ("of copies", "share_of_copy", _percent),
     ),
+    "ab": (
+        ("batch", "batch", _text),
+        ("graph of", "graph_size", _text),
+        ("steps", "steps", _text),
+        ("eager ms", "eager_ms", _ms),
+        ("graph ms", "graph_ms", _ms),
+        ("ratio", "ratio", _ratio),
+        ("eager host", "eager_host_ms", _ms),
+        ("graph host", "graph_host_ms", _ms),
+        ("eager device", "eager_device_ms", _ms),
+        ("graph device", "graph_device_ms", _ms),
+    ),
     "profile": (
         ("mode", "mode", _text),
         ("batch", "batch", _text),

@@ -7,7 +7,7 @@ import pytest
 from engine.config import EngineConfig
 from tests.app.test_cli import call, exit_code
 
-ENGINE_COMMANDS = ("decode", "profile", "prefill", "throughput")
+ENGINE_COMMANDS = ("decode", "ab", "profile", "prefill", "throughput")
 
 
 @pytest.fixture
@@ -103,6 +103,9 @@ def test_the_other_measurements_write_their_file(small, command, tmp_path):
         (("prefill", "--shape", "tiny", "--json", "/no/such/x.json"), "there is no folder /no/such"),
         (("throughput", "--shape", "tiny", "--rate", "-1"), "--rate must be 0 or more"),
         (("launch", "--device", "cpu"), "CUDA"),
+        (("ab", "--shape", "tiny", "--device", "cpu"), "nothing to compare: no CUDA graphs on cpu"),
+        (("ab", "--shape", "tiny", "--mode", "eager"), "--mode eager: this compares both modes"),
+        (("ab", "--shape", "tiny", "--block", "0"), "--block must be at least 1; it is 0"),
         (("launch", "--device", "abacus"), "device='abacus' is unknown"),
     ],
 )

@@ -1,5 +1,6 @@
 """The bench on a real engine: every row's keys, numbers that fit together, and what is left out and why."""
 
+import io
 import itertools
 import json
 
@@ -8,6 +9,7 @@ import pytest
 import torch
 
 from engine.bench import session as session_module
+from engine.bench.ab import AbPlan, bench_ab
 from engine.bench.decode import DecodePlan, bench_decode
 from engine.bench.launch import LaunchPlan, bench_launch
 from engine.bench.load import LoadPlan
@@ -185,6 +187,63 @@ def test_the_cache_grows_to_what_the_run_needs_where_nobody_sized_it(monkeypatch
 def test_a_context_that_the_model_does_not_take_is_refused_with_both_numbers():
     with pytest.raises(ConfigError, match=r"--context 90 with --steps 10 needs .* takes 100 here"):
         bench_decode([config(max_model_len=100)], DecodePlan((1,), 90, 10), quiet)
+
+
+def test_ab_lets_both_modes_take_turns_in_blocks_and_puts_them_side_by_side(graphs, monkeypatch):
+    seen = []
+    step = Engine.step
+
+    def watched(self):
+        record = step(self)
+        if record is not None and record.kind == "decode":
+            seen.append(record.mode)
+        return record
+
+    monkeypatch.setattr(Engine, "step", watched)
+    plan = AbPlan(batches=(3,), context=20, steps=12, block=4)
+    found = bench_ab([config(max_batch=4)], plan, quiet)
+    (row,) = found["rows"]
+    assert list(row) == [
+        "shape", "impl", "attention", "block_size", "batch", "context", "steps", "graph_size",
+        "eager_ms", "eager_host_ms", "eager_device_ms", "graph_ms", "graph_host_ms", "graph_device_ms",
+        "ratio",
+    ]  # fmt: skip
+    assert (row["batch"], row["steps"], row["graph_size"]) == (3, 12, 4)
+    assert row["ratio"] == pytest.approx(row["eager_ms"] / row["graph_ms"], rel=1e-2)
+    assert row["eager_device_ms"] is row["graph_host_ms"] is None  # one and the same on a CPU
+    blocks = [mode for mode, _ in itertools.groupby(seen)]
+    assert blocks[-6:] == ["eager", "graph"] * 3
+    assert seen[-(4 + 3) :] == ["graph"] * 7  # three steps of a block are not counted
+    assert found["skipped"] == []
+
+
+def test_ab_leaves_out_batches_that_have_no_graph_and_says_why(graphs):
+    settings = config(max_batch=4, graph_sizes=(1, 2))
+    found = bench_ab([settings], AbPlan(batches=(2, 4, 8), context=8, steps=2), quiet)
+    assert [row["batch"] for row in found["rows"]] == [2]
+    assert [(row["batch"], row["reason"]) for row in found["skipped"]] == [
+        (4, "batch 4 is larger than the largest graph, 2"),
+        (8, "8 rows are more than --max-batch 4"),
+    ]
+
+
+def test_ab_on_an_engine_without_graphs_is_refused_with_the_reason():
+    with pytest.raises(ConfigError, match=NO_GRAPHS):
+        bench_ab([config()], AbPlan((1,), 8, 2), quiet)
+
+
+def test_an_ab_document_is_shown_as_a_table_of_both_modes(graphs):
+    from rich.console import Console
+
+    from engine.bench.report import show
+
+    found = bench_ab([config(max_batch=4)], AbPlan(batches=(1, 2), context=8, steps=4), quiet)
+    console = Console(width=100, record=True, file=io.StringIO())
+    show(document("ab", {"context": 8}, found), console)
+    text = console.export_text()
+    for row in found["rows"]:
+        assert f"{row['ratio']:.2f}×" in text
+    assert "graph of" in text
 
 
 def test_profile_rows_and_their_ratio_come_from_the_profiler(graphs):
