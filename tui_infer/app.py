@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from time import monotonic
+from time import monotonic, strftime
 from typing import get_args
 
 from textual import events
@@ -18,6 +18,11 @@ from tui_infer.config import Settings, load_settings
 from tui_infer.keys import app_bindings
 from tui_infer.locations import config_file
 from tui_infer.nvml import GpuMonitor, GpuReading
+from tui_infer.recording.client import ReplayClient
+from tui_infer.recording.commands import export
+from tui_infer.recording.control import RecordControl
+from tui_infer.recording.playback import ReplayControl
+from tui_infer.recording.writer import RecordingWriter
 from tui_infer.screens.ask import Ask, Rename
 from tui_infer.screens.help import HelpScreen
 from tui_infer.screens.main import MainScreen
@@ -43,7 +48,14 @@ class TuiInferApp(App[int], inherit_bindings=False):
     BINDINGS = app_bindings()
     ENABLE_COMMAND_PALETTE = True
 
-    def __init__(self, client: Client, *, theme: str | None = None, settings: Settings | None = None) -> None:
+    def __init__(
+        self,
+        client: Client,
+        *,
+        theme: str | None = None,
+        settings: Settings | None = None,
+        record: RecordingWriter | None = None,
+    ) -> None:
         super().__init__()
         self.settings = settings or load_settings(config_file())
         self.client = client
@@ -69,6 +81,9 @@ class TuiInferApp(App[int], inherit_bindings=False):
         for topic in get_args(Topic):
             self._watch_topic(topic)
         client.on_event = self.state.apply
+        self.recordings = RecordControl(self)
+        self._record = record
+        self.replay = ReplayControl(self, client) if isinstance(client, ReplayClient) else None
 
     # --- themes ------------------------------------------------------------------------------------
 
@@ -94,6 +109,8 @@ class TuiInferApp(App[int], inherit_bindings=False):
     # --- keys --------------------------------------------------------------------------------------
 
     async def on_event(self, event: events.Event) -> None:
+        if self.replay is not None and self.replay.takes(event):
+            return
         if isinstance(event, events.Key) and not event.is_forwarded and self._has_priority(event.key):
             await self._taken_in()
         await super().on_event(event)
@@ -140,6 +157,8 @@ class TuiInferApp(App[int], inherit_bindings=False):
         self._frame_timer = self.set_interval(1 / self.settings.fps, self._frame, name="frame", pause=True)
         self._gpu_timer = self.set_interval(GPU_PERIOD_S, self._read_gpu, name="gpu", pause=True)
         self.theme_changed_signal.subscribe(self, lambda _: self._theme_changed())
+        if self._record is not None:
+            self.recordings.begin(self._record)
         await self.client.start()
         self._wake()
 
@@ -189,13 +208,13 @@ class TuiInferApp(App[int], inherit_bindings=False):
 
     def _follow_engine(self, topics: set[str]) -> None:
         """Read the card that the engine runs on, while it runs."""
-        if "engine" not in topics or self._gpu_timer is None:
+        if "engine" not in topics or self._gpu_timer is None or self.replay is not None:
             return
         status = self.state.status if self.state.phase == "ready" else None
         if status is None:
             self._gpu_timer.pause()
         elif status.device_uuid is None:
-            self.gpu_reading = GpuMonitor(None).read()
+            self.take_reading(GpuMonitor(None).read())
             self._gpu_timer.pause()
         else:
             self._gpu = GpuMonitor(status.device_uuid)
@@ -208,19 +227,23 @@ class TuiInferApp(App[int], inherit_bindings=False):
 
         def read() -> None:
             reading = monitor.read()
-            self.call_from_thread(self._take_reading, reading)
+            self.call_from_thread(self.take_reading, reading)
 
-        if self.main.inspector_visible:
+        if self.main.inspector_visible or self.recordings.on:
             self.run_worker(read, thread=True, group="gpu", exclusive=True)
 
-    def _take_reading(self, reading: GpuReading) -> None:
+    def take_reading(self, reading: GpuReading) -> None:
+        """The card was read."""
         self.gpu_reading = reading
+        self.recordings.reading(reading)
         self._inspector_due = True
         self._wake()
 
     def action_restart_engine(self) -> None:
         """Start a new engine process in place of one that failed; where one runs, ask first."""
-        if self.state.phase == "loading":
+        if self.replay is not None:
+            self.replay.restart()
+        elif self.state.phase == "loading":
             self.state.notice("Engine", "It is loading already.")
         elif self.state.phase == "failed":
             self._restart()
@@ -238,6 +261,9 @@ class TuiInferApp(App[int], inherit_bindings=False):
         self.run_worker(self.client.restart(), group="engine", exclusive=True)
 
     def _when_ready(self) -> bool:
+        if self.replay is not None:
+            self.state.notice("Recording", self.state.read_only)
+            return False
         if self.state.phase != "ready":
             self.state.notice("Engine", "It is not ready yet.", "warning")
         return self.state.phase == "ready"
@@ -247,16 +273,34 @@ class TuiInferApp(App[int], inherit_bindings=False):
             self.state.toggle_mode()
 
     def action_toggle_pause(self) -> None:
-        if self._when_ready():
+        if self.replay is not None:
+            self.replay.toggle_play()
+        elif self._when_ready():
             self.state.toggle_pause()
 
     def action_step_once(self) -> None:
-        if self._when_ready():
+        if self.replay is not None:
+            self.replay.step_once()
+        elif self._when_ready():
             self.state.step_once()
+
+    def action_toggle_recording(self) -> None:
+        self.recordings.toggle()
+
+    def action_export(self, what: str, suffix: str) -> None:
+        """Into the folder in which the app was started, under a new name."""
+        if problem := export(self, [what, f"{what}-{strftime('%Y%m%d-%H%M%S')}{suffix}"]):
+            self.state.notice("Not exported", problem, "error")
+
+    def action_playback_speed(self, by: int) -> None:
+        if self.replay is not None:
+            self.replay.faster(by)
 
     # --- chats -------------------------------------------------------------------------------------
 
     def action_new_chat(self) -> None:
+        if self.replay is not None and not self._when_ready():
+            return
         self.state.new_session()
         self.main.fit_panes()
 
@@ -295,6 +339,8 @@ class TuiInferApp(App[int], inherit_bindings=False):
 
     def action_close_chat(self) -> None:
         """Close the focused chat; one with content, sent or not, asks first."""
+        if self.replay is not None and not self._when_ready():
+            return
         self.main.store_drafts()
         session = self.state.current
 

@@ -13,6 +13,7 @@ from engine.errors import ConfigError, DeviceError, EngineError
 from engine.version import __version__
 from tui_infer.bench_cli import bench
 from tui_infer.options import engine_config, engine_options, sampling_options, sampling_params, text_of
+from tui_infer.recording.cli import recording_options, recording_writer, replay
 
 EXIT_CRASH, EXIT_USAGE, EXIT_INTERRUPTED, EXIT_PIPE = 1, 2, 130, 141
 EXIT_S = 3.0  # for threads and locks that would keep a finished app from ending
@@ -24,6 +25,7 @@ CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 @click.group(invoke_without_command=True, context_settings=CONTEXT)
 @engine_options
 @click.option("--theme", metavar="NAME", help="Theme of the app.")
+@recording_options
 @click.version_option(__version__, prog_name="tui-infer", message="%(prog)s %(version)s")
 @click.pass_context
 def cli(ctx: click.Context, theme: str | None, **engine: Any) -> int | None:
@@ -38,13 +40,18 @@ def cli(ctx: click.Context, theme: str | None, **engine: Any) -> int | None:
 
 
 def run_the_app(engine: dict[str, Any], theme: str | None) -> int:
-    """Start the engine process, then the app around it; returns the exit code."""
+    """Start the engine process, then the app around it; returns the exit code.
+
+    Raises:
+        RecordingError: the file to record to cannot be made.
+    """
     from engine.client import EngineClient
     from tui_infer.logs import log_to, new_log
     from tui_infer.terminal import end_within, require_terminal, run_app
 
     config = engine_config(engine)
     require_terminal()
+    record = recording_writer(engine)
     client = EngineClient(config, log_path=new_log("engine"))
     log_path = new_log("app")
     log_to(log_path)
@@ -52,7 +59,11 @@ def run_the_app(engine: dict[str, Any], theme: str | None) -> int:
     try:
         from tui_infer.app import TuiInferApp
 
-        code = run_app(TuiInferApp(client, theme=theme), log_path)
+        app = TuiInferApp(client, theme=theme, record=record)
+        try:
+            code = run_app(app, log_path)
+        finally:
+            app.recordings.finish()
     finally:
         client.kill()
     end_within(EXIT_S, code)
@@ -64,6 +75,7 @@ def run_the_app(engine: dict[str, Any], theme: str | None) -> int:
 @click.option("--system", metavar="TEXT", help="System message of every chat.")
 @click.option("--raw", is_flag=True, help="Complete the prompt as it is, without the chat template.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line and prompt.")
+@recording_options
 @sampling_options
 @engine_options
 @click.pass_obj
@@ -82,7 +94,7 @@ def run(
         raise click.UsageError("--system needs the chat template, which --raw leaves out.")
     config, params = engine_config(group, values), sampling_params(group, values)
     job = Job(tuple(_prompts(prompts, raw)), params, system, raw, as_json)
-    return run(config, job)
+    return run(config, job, recording_writer(values) or recording_writer(group))
 
 
 @cli.command()
@@ -110,6 +122,7 @@ def paths(as_json: bool) -> int:
 
 
 cli.add_command(bench)
+cli.add_command(replay)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

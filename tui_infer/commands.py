@@ -42,6 +42,22 @@ _TITLES = {
 }
 
 
+def _recording_commands(app: "TuiInferApp") -> Iterator[Command]:
+    """To record, or to play what was recorded, and to take things away."""
+    if app.replay is None:
+        title = "Stop recording" if app.recordings.on else "Record to a file"
+        yield Command(title, "/record FILE names the file", "app.toggle_recording")
+    else:
+        yield Command("Play faster", "+ in an empty prompt", "app.playback_speed(1)")
+        yield Command("Play slower", "- in an empty prompt", "app.playback_speed(-1)")
+        yield Command("Play from the start", "/seek goes anywhere", "app.restart_engine")
+    yield Command(
+        "Export the steps as CSV", "/export steps FILE names the file", "app.export('steps', '.csv')"
+    )
+    yield Command("Export the steps as JSON", "with rows and block changes", "app.export('steps', '.json')")
+    yield Command("Export a screenshot as SVG", "/export screenshot FILE", "app.export('screenshot', '.svg')")
+
+
 class TuiCommands(Provider):
     """Actions of the app, chats by title, and themes by name."""
 
@@ -51,6 +67,7 @@ class TuiCommands(Provider):
         for name, title in _TITLES.items():
             key = keys[name]
             yield Command(title, f"{short_key(key.keys)} · {key.label}", key.action)
+        yield from _recording_commands(app)
         yield Command("Stop all answers", "every chat that streams or waits", "app.cancel_all")
         for number, session in enumerate(app.state.sessions.values(), 1):
             yield Command(

@@ -14,6 +14,8 @@ from engine.config import EngineConfig
 from engine.errors import EngineError, RequestError
 from engine.records import Progress
 from engine.request import Completion, Request, SamplingParams, completion_of
+from tui_infer.recording.run import RunRecorder
+from tui_infer.recording.writer import RecordingWriter
 from tui_infer.sanitize import one_line, sanitize
 
 if TYPE_CHECKING:
@@ -37,25 +39,39 @@ class Job:
     json: bool = False
 
 
-def run(config: EngineConfig, job: Job) -> int:
+def run(config: EngineConfig, job: Job, record: RecordingWriter | None = None) -> int:
     """Answer all prompts in one batch and print them in their order; returns the exit code.
 
-    A prompt that is refused is reported in its place, and the others are answered.
+    A prompt that is refused is reported in its place, and the others are answered. With ``record`` all that
+    happens is written there too; a disk that is full costs the recording, not the answers.
 
     Raises:
         EngineError: the engine could not be loaded or the device failed.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a locale without the character shows a question mark
-    with ProgressLine(sys.stderr) as line:
-        from engine.core import Engine
+    try:
+        with ProgressLine(sys.stderr) as line:
+            from engine.core import Engine
 
-        engine = Engine(config, progress=line.show)
+            engine = Engine(config, progress=line.show)
+    except BaseException:
+        if record is not None:
+            record.discard()
+        raise
     printer = JsonPrinter(sys.stdout) if job.json else TextPrinter(sys.stdout, len(job.prompts))
     with engine:
-        answers = [_submit(engine, job, prompt) for prompt in job.prompts]
-        for prompt, answer in zip(job.prompts, answers):
-            _print_one(engine, printer, prompt, answer)
+        recorder = None if record is None else RunRecorder(record, engine, job.prompts)
+        try:
+            answers = [_submit(engine, job, prompt) for prompt in job.prompts]
+            if recorder is not None:
+                for number, (prompt, answer) in enumerate(zip(job.prompts, answers)):
+                    recorder.submitted(number, prompt, job.params, answer)
+            for prompt, answer in zip(job.prompts, answers):
+                _print_one(engine, printer, prompt, answer, recorder)
+        finally:
+            if recorder is not None and (problem := recorder.close()):
+                print(f"warning: {one_line(problem, 1000)}", file=sys.stderr)
     refused = [answer for answer in answers if isinstance(answer, RequestError)]
     failed = any(isinstance(answer, Request) and answer.error for answer in answers)
     return EXIT_REFUSED if refused else 1 if failed else EXIT_OK
@@ -71,7 +87,11 @@ def _submit(engine: "Engine", job: Job, prompt: str) -> Request | RequestError:
 
 
 def _print_one(
-    engine: "Engine", printer: "JsonPrinter | TextPrinter", prompt: str, answer: Request | RequestError
+    engine: "Engine",
+    printer: "JsonPrinter | TextPrinter",
+    prompt: str,
+    answer: Request | RequestError,
+    recorder: RunRecorder | None,
 ) -> None:
     """Step the whole batch until this answer is complete, showing its text as it grows."""
     printer.begin(prompt)
@@ -80,7 +100,10 @@ def _print_one(
         return
     printer.text(answer.text)
     while not answer.finished:
-        if engine.step() is None and not answer.finished:
+        record = engine.step()
+        if recorder is not None:
+            recorder.stepped(record)
+        if record is None and not answer.finished:
             raise EngineError("The engine has nothing to do, yet an answer is unfinished.")
         printer.text(answer.text)
     printer.end(completion_of(answer))

@@ -17,6 +17,7 @@ __all__ = [
     "config_dir",
     "config_file",
     "data_dir",
+    "demo_recording",
     "log_dir",
     "model_cache_dir",
     "theme_dirs",
@@ -50,6 +51,11 @@ def bundled_themes_dir() -> Path:
     """Themes that come with the app: inside the wheel, or beside the package in a checkout."""
     wheel = _PACKAGE / "_themes"
     return wheel if wheel.is_dir() else _PACKAGE.parent / "themes"
+
+
+def demo_recording() -> Path:
+    """The recording that comes with the app; a checkout may have none."""
+    return _PACKAGE / "_demo" / "h200.tirec"
 
 
 def user_themes_dir() -> Path:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, get_args
 
 from engine.records import StepMode
+from tui_infer.recording import commands as recording
 
 if TYPE_CHECKING:
     from tui_infer.app import TuiInferApp
@@ -113,6 +114,10 @@ COMMANDS: dict[str, SlashCommand] = {
     command.name: command
     for command in (
         SlashCommand("mode", "[graph|eager]", "switch; alone it tells the mode and why", _mode),
+        SlashCommand("record", "[FILE]", "record to a file; again, stop", recording.record),
+        SlashCommand("seek", "STEP|TIME", "in a recording, go there", recording.seek),
+        SlashCommand("speed", "N", "of a recording, 1 is as it was", recording.speed),
+        SlashCommand("export", "steps|screenshot FILE", "as CSV, JSON or SVG", recording.export),
         SlashCommand("help", "", "keys and commands", _help),
     )
 }

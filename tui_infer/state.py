@@ -6,6 +6,7 @@ events.
 
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from engine.records import (
@@ -63,6 +64,7 @@ class AppState(Workspace):
     moment: Moment | None = None  # where in it
     unknown_events: int = 0
     stale_events: int = 0
+    clock: Callable[[], float] = time.monotonic  # seconds, by which answers are timed
     _requests: dict[tuple[str, int], int] = field(default_factory=dict)  # by session and epoch, under way
     _asked_modes: deque[StepMode] = field(default_factory=deque)
     _traces: dict[int, AnswerTrace] = field(default_factory=dict)
@@ -256,7 +258,7 @@ class AppState(Workspace):
                 turn = session.answer
                 if turn is not None and turn.trace is not None:
                     turn.trace.receive(event.text, len(event.token_ids), event.ends, len(turn.text))
-                session.receive(sanitize(event.text), event.token_ids, time.monotonic())
+                session.receive(sanitize(event.text), event.token_ids, self.clock())
             case Finished():
                 if session.busy:
                     self._finish(session, event)

@@ -12,7 +12,7 @@ from tui_infer.sanitize import one_line, sanitize
 from tui_infer.session import NEW_TITLE, PALETTE_SIZE, SessionState, first_free, letter_of
 from tui_infer.widgets.inspector.view import SessionTag
 
-Topic = Literal["sessions", "turns", "engine", "steps", "notice"]
+Topic = Literal["sessions", "turns", "engine", "steps", "notice", "title"]
 Phase = Literal["loading", "ready", "failed"]
 Severity = Literal["information", "warning", "error"]
 Subscriber = Callable[[str], None]
@@ -47,6 +47,9 @@ class Workspace:
     notices: list[Notice] = field(default_factory=list)
     prompts: list[str] = field(default_factory=list)
     pending: dict[str, Submit] = field(default_factory=dict)
+    recording: bool = False  # what happens is written to a file
+    replay: str = ""  # where playback of a recording stands
+    read_only: str = ""  # why prompts cannot be sent, where that is so
     _subscribers: dict[str, list[Subscriber]] = field(default_factory=dict)
     _created: int = 0
 
@@ -63,6 +66,10 @@ class Workspace:
     def _changed(self, topic: Topic, session: str = "") -> None:
         for callback in self._subscribers.get(topic, ()):
             callback(session)
+
+    def announce(self, topic: Topic, session: str = "") -> None:
+        """Tell the subscribers of a change that was made from outside."""
+        self._changed(topic, session)
 
     def notice(self, title: str, message: str, severity: Severity = "information") -> None:
         self.notices.append(Notice(one_line(title), one_line(message, 600), severity))
@@ -137,6 +144,12 @@ class Workspace:
             self.focus(neighbours[0] if neighbours else rest[0])
         self._changed("sessions")
 
+    def replace_sessions(self, sessions: dict[str, SessionState]) -> None:
+        """Other chats, in their order, in place of those that are there; the focus is the caller's to set."""
+        for gone in self.sessions.keys() - sessions.keys():
+            self.layout.forget(gone)
+        self.sessions = sessions
+
     def rename(self, session_id: str, title: str) -> None:
         """Give a chat a title; an empty one goes back to the automatic title."""
         session = self.sessions.get(session_id)
@@ -171,6 +184,9 @@ class Workspace:
         ``typed`` is what the history of prompts keeps, where that is not the text itself.
         """
         session = self.sessions[session_id]
+        if self.read_only:
+            self.notice("Not sent", self.read_only, "warning")
+            return False
         text = sanitize(text).strip("\n")
         if not text.strip() or session.busy:
             return False
@@ -197,7 +213,7 @@ class Workspace:
     def cancel(self, session_id: str) -> bool:
         """Stop the answer of a chat: idle at once, partial text kept, late events ignored."""
         session = self.sessions.get(session_id)
-        if session is None or not session.busy:
+        if session is None or not session.busy or self.read_only:
             return False
         if self.pending.pop(session_id, None) is None:
             self.send(Cancel(session=session.id, epoch=session.epoch))

@@ -74,6 +74,8 @@ class MainScreen(Screen[None], inherit_bindings=False):
             self.session_bar.refresh()
             self.title_bar.refresh()
             self._update_hints()
+        elif "title" in topics:
+            self.title_bar.refresh()
         changed = {session for topic, session in changes if topic == "turns"}
         for pane in self.visible_panes:
             if pane.session is not None and pane.session.id in changed:
@@ -136,6 +138,8 @@ class MainScreen(Screen[None], inherit_bindings=False):
             "ready": ["type a prompt, Enter sends it", "", "^n another chat   F1 all keys"],
             "failed": ["the engine has stopped", "", "F7 starts it again"],
         }
+        if self._state.read_only:
+            hints["ready"] = ["nothing was said here yet", "", "F3 play   F4 one step   + - speed"]
         for pane in self.panes:
             pane.transcript.set_hint(hints[self._state.phase])
             pane.prompt.placeholder = "Ask something…"
@@ -256,7 +260,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
             if done:
                 self._state.prompts.append(text.strip())
             return done
-        if session.busy:
+        if session.busy and not self._state.read_only:
             self._state.notice("Not sent", "This chat is still answering. Esc stops it.", "warning")
             return False
         sent = self._state.submit(session.id, said.text, typed=text.strip("\n"))

@@ -41,6 +41,10 @@ class TitleBar(Bar):
     def _right(self) -> list[Part]:
         state = self._state
         parts: list[Part] = []
+        if state.recording:
+            parts.append(Part("● REC ", self.ink("error", bold=True), "app.toggle_recording"))
+        if state.replay:
+            return [Part(f"{state.replay} ", self.ink("accent", bold=True), "app.toggle_pause")]
         if state.layout.zoomed:
             parts.append(Part(" zoom ", self.ink("accent")))
         if state.phase == "failed":
