@@ -29,6 +29,7 @@ from tui_infer.screens.main import MainScreen
 from tui_infer.state import AppState, Topic
 from tui_infer.terminal_input import TerminalDriver
 from tui_infer.themes import choose_theme, load_themes
+from tui_infer.time_travel import TimeTravel
 
 QUIT_TWICE_S = 2.0
 INSPECTOR_PERIOD_S = 0.1
@@ -70,6 +71,7 @@ class TuiInferApp(App[int], inherit_bindings=False):
         )
         self.state.layout.name = self.settings.layout
         self.gpu_reading = GpuReading()
+        self.time = TimeTravel(self)
         self._gpu = GpuMonitor(None)
         self._dirty: set[tuple[str, str]] = set()
         self._inspector_due = False
@@ -296,6 +298,9 @@ class TuiInferApp(App[int], inherit_bindings=False):
         if self.replay is not None:
             self.replay.faster(by)
 
+    def action_look_back(self) -> None:
+        self.time.toggle()
+
     # --- chats -------------------------------------------------------------------------------------
 
     def action_new_chat(self) -> None:
@@ -320,6 +325,8 @@ class TuiInferApp(App[int], inherit_bindings=False):
         self.main.fit_panes()
 
     def action_cancel(self) -> None:
+        if self.time.escape():
+            return
         if self.main.leave_panel():
             return
         self.state.cancel(self.state.focused)

@@ -32,6 +32,7 @@ _TITLES = {
     "mode": "Switch graph / eager",
     "pause": "Pause or resume the engine",
     "step": "Run one engine step",
+    "past": "Look back in time, or return to now",
     "restart": "Restart the engine",
     "layout": "Next layout",
     "zoom": "Zoom the pane",

@@ -67,7 +67,7 @@ class PackedMirror:
 
         def take(code: str, count: int) -> "array[int]":
             nonlocal at
-            numbers: "array[int]" = array(code)
+            numbers: array[int] = array(code)
             end = at + count * numbers.itemsize
             numbers.frombytes(raw[at:end])
             at = end

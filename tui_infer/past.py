@@ -1,16 +1,17 @@
 """Going back in time: every kept step's history and block map, rebuilt from checkpoints. Plain data.
 
-What it costs: the records of ``history.CAPACITY`` steps (about 2 KB each with eight chats, under 40 MB in all),
-and checkpoints of the block map and of the aggregates, one every ``EVERY`` steps (more of them apart where
-the pool is large), together never above ``CHECKPOINT_BYTES``. A look into the past holds on to the records
-it shows: while it lasts there may be twice as many. (Records that left the ring stay until the next
-checkpoint does not need them any more.)
+What it costs: the records of ``history.CAPACITY`` steps (about 2 KB each with eight chats, 40 MB in all),
+and checkpoints of the block map and of the aggregates, one every ``EVERY`` steps (further apart where the
+pool is large), together never above ``CHECKPOINT_BYTES``. Records that left the ring stay until the oldest
+checkpoint needs them no more. A look into the past holds on to what it shows: while it lasts, there may be
+twice as many.
 """
 
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from engine.records import BlockSnapshot, StepRecord
 from tui_infer.history import StepHistory
@@ -194,7 +195,7 @@ class Past:
     def __len__(self) -> int:
         return len(self.records)
 
-    @property
+    @cached_property
     def num_bytes(self) -> int:
         """Memory of records and checkpoints, about."""
         sample = self.records[:: max(1, len(self.records) // 200)]

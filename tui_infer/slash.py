@@ -103,6 +103,15 @@ def _mode(app: "TuiInferApp", words: Sequence[str]) -> str:
     return ""
 
 
+def _past(app: "TuiInferApp", words: Sequence[str]) -> str:
+    """Look at a past step; without a number at the newest one."""
+    step = words[0].replace(",", "") if words else str(app.state.newest_step)
+    if len(words) > 1 or not (step.isascii() and step.lstrip("-").isdigit()):
+        return f"It takes the number of a step, or nothing. {AS_TEXT}"
+    app.time.go(int(step))
+    return ""
+
+
 def _help(app: "TuiInferApp", words: Sequence[str]) -> str:
     if words:
         return f"It takes nothing. {AS_TEXT}"
@@ -118,6 +127,7 @@ COMMANDS: dict[str, SlashCommand] = {
         SlashCommand("seek", "STEP|TIME", "in a recording, go there", recording.seek),
         SlashCommand("speed", "N", "of a recording, 1 is as it was", recording.speed),
         SlashCommand("export", "steps|screenshot FILE", "as CSV, JSON or SVG", recording.export),
+        SlashCommand("past", "[step]", "look back; F9 returns to now", _past),
         SlashCommand("help", "", "keys and commands", _help),
     )
 }

@@ -212,12 +212,12 @@ async def test_closing_a_chat_with_text_asks_and_its_stream_ends() -> None:
         await ask(app, pilot, "one")
         first = app.state.current
         await wait_until(lambda: first.status == "streaming")
-        await pilot.press("f9")
+        await pilot.press("ctrl+g")
         await wait_until(lambda: isinstance(app.screen, Ask))
         await pilot.press("n")
         await wait_until(lambda: isinstance(app.screen, MainScreen))
         assert first.id in app.state.sessions
-        await pilot.press("f9")
+        await pilot.press("ctrl+g")
         await wait_until(lambda: isinstance(app.screen, Ask))
         await pilot.press("y")
         await wait_until(lambda: first.id not in app.state.sessions)
@@ -227,7 +227,7 @@ async def test_closing_a_chat_with_text_asks_and_its_stream_ends() -> None:
 
 async def test_an_empty_chat_closes_without_a_question() -> None:
     async with running(ScriptedClient("x")) as (app, pilot):
-        await pilot.press("ctrl+n", "f9")
+        await pilot.press("ctrl+n", "ctrl+g")
         await wait_until(lambda: len(app.state.sessions) == 1)
         await pane_of(app)
 
@@ -495,7 +495,7 @@ async def test_what_is_typed_after_a_change_of_the_chat_goes_to_the_new_one() ->
 
 async def test_closing_a_chat_with_an_unsent_prompt_asks() -> None:
     async with running(ScriptedClient("x")) as (app, pilot):
-        await pilot.press("ctrl+n", *"draft", "f9")
+        await pilot.press("ctrl+n", *"draft", "ctrl+g")
         await wait_until(lambda: isinstance(app.screen, Ask))
         await wait_until(lambda: "unsent" in screen_text(app))
         await pilot.press("n")

@@ -11,9 +11,11 @@ from textual.widgets import Static
 from tui_infer.keys import bindings
 from tui_infer.nvml import GpuReading
 from tui_infer.pane_layout import grid
+from tui_infer.past_turns import turns_at
 from tui_infer.slash import Say, obey, read
 from tui_infer.state import AppState
 from tui_infer.themes import code_style, session_color
+from tui_infer.time_travel import view_at
 from tui_infer.widgets.banner import Banner
 from tui_infer.widgets.chat.document import ChatDocument
 from tui_infer.widgets.chat.palette import Palette, palette_of
@@ -21,6 +23,8 @@ from tui_infer.widgets.chat.pane import Pane
 from tui_infer.widgets.chat.prompt import Prompt
 from tui_infer.widgets.chat.session_bar import SessionBar
 from tui_infer.widgets.inspector.inspector import Inspector
+from tui_infer.widgets.inspector.timeline import ROWS as TIMELINE_ROWS
+from tui_infer.widgets.inspector.timeline import TimelineStrip, words_of
 from tui_infer.widgets.inspector.view import InspectorView
 from tui_infer.widgets.key_bar import KeyBar
 from tui_infer.widgets.title_bar import TitleBar
@@ -48,6 +52,8 @@ class MainScreen(Screen[None], inherit_bindings=False):
         self.banner = Banner(state)
         self.panes = [Pane(state.prompts, self._send) for _ in range(MAX_PANES)]
         self.inspector = Inspector(arrangement=state.arrangement)
+        self.timeline = TimelineStrip()
+        self._past_documents: dict[str, ChatDocument] = {}
         self.key_bar = KeyBar()
 
     def compose(self) -> ComposeResult:
@@ -57,6 +63,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
         with Horizontal(id="body"):
             yield Container(*self.panes, id="panes")
             yield self.inspector
+        yield self.timeline
         yield self.key_bar
         yield Static(f"Too small: {MIN_WIDTH}×{MIN_HEIGHT} at least", id="too-small", markup=False)
 
@@ -94,6 +101,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
         self.inspector.tabbed = width < WIDE
         inspector_width = _inspector_width(width) if mode == "side" else 0
         area_height = height - 3 - (self.banner.styles.height.value if self.banner.display else 0)  # type: ignore[union-attr]
+        area_height -= TIMELINE_ROWS if self._state.moment is not None else 0
         area_width = width - inspector_width
         wanted = 1 if self._state.layout.zoomed else self._state.layout.wanted(len(self._state.sessions))
         columns, rows = grid(wanted, area_width, int(area_height))
@@ -106,12 +114,18 @@ class MainScreen(Screen[None], inherit_bindings=False):
         palette = self._palette()
         for pane, session_id in zip(self.panes, shown):
             session = self._state.sessions[session_id]
-            document = self._documents.setdefault(session_id, ChatDocument())
+            moment = self._state.moment
+            documents = self._documents if moment is None else self._past_documents
+            document = documents.setdefault(session_id, ChatDocument())
+            turns = turns_at(session, moment.step) if moment is not None else None
+            pane.then = words_of(moment, self._state.newest_step) if moment is not None else ""
             color = session_color(self.app.current_theme, session.color)
             pane.set_class(session_id == self._state.focused, "-current")
             pane.engine_stopped = self._state.phase == "failed"
-            pane.bind(session, document, palette, color)
-            elsewhere = mode == "full" or (keep_panel and self.inspector.has_panel_focus)
+            pane.bind(session, document, palette, color, turns)
+            elsewhere = mode == "full" or (
+                keep_panel and (self.inspector.has_panel_focus or self.focused is self.timeline)
+            )
             if session_id == self._state.focused and not elsewhere:
                 self.set_focus(pane.prompt, scroll_visible=False)
 
@@ -138,6 +152,8 @@ class MainScreen(Screen[None], inherit_bindings=False):
             "ready": ["type a prompt, Enter sends it", "", "^n another chat   F1 all keys"],
             "failed": ["the engine has stopped", "", "F7 starts it again"],
         }
+        if self._state.moment is not None:
+            hints = {phase: ["nothing was said here yet", "", "F9 returns to now"] for phase in hints}
         if self._state.read_only:
             hints["ready"] = ["nothing was said here yet", "", "F3 play   F4 one step   + - speed"]
         for pane in self.panes:
@@ -217,25 +233,71 @@ class MainScreen(Screen[None], inherit_bindings=False):
 
     def show_inspector(self, gpu: GpuReading) -> None:
         """Hand the inspector the state of this moment, if anybody sees it."""
+        self._say_when()
         if not self.inspector_visible or not self.inspector.is_mounted:
             return
         state = self._state
-        self.inspector.show(
-            InspectorView(
-                status=state.status,
-                history=state.history,
-                mirror=state.mirror,
-                tags=dict(state.tags),
-                focused=tag_of(state.current),
-                focused_request=state.current.request,
-                gpu=gpu,
-                mode=state.mode,
-                mode_reason=state.mode_reason,
-                paused=state.paused,
-                dead=state.phase == "failed",
-                log=state.log,
-            )
+        view = InspectorView(
+            status=state.status,
+            history=state.history,
+            mirror=state.mirror,
+            tags=dict(state.tags),
+            focused=tag_of(state.current),
+            focused_request=state.current.request,
+            gpu=gpu,
+            mode=state.mode,
+            mode_reason=state.mode_reason,
+            paused=state.paused,
+            dead=state.phase == "failed",
+            log=state.log,
         )
+        if state.moment is not None:
+            view = view_at(view, state.moment, state.current)
+        self.inspector.show(view)
+
+    # --- the past ----------------------------------------------------------------------------------
+
+    def show_moment(self, *, focus: bool) -> None:
+        """Draw the moment that the state looks at, or now; with ``focus`` the timeline takes the keys, or
+        the prompt has them again.
+        """
+        state = self._state
+        if state.moment is None:
+            self._past_documents.clear()
+        self.timeline.display = state.moment is not None
+        if focus and state.moment is not None:
+            self.set_focus(self.timeline, scroll_visible=False)
+        elif focus:
+            self.set_focus(None)
+        self.refresh_state({("sessions", "")})
+        self.show_inspector(self.app.gpu_reading)  # type: ignore[attr-defined]
+
+    def _say_when(self) -> None:
+        """How far back the moment is: more with every step that the engine runs."""
+        state = self._state
+        if state.past is None or state.moment is None:
+            return
+        typed = self.app.time.typed  # type: ignore[attr-defined]
+        self.timeline.show(state.past, state.moment, state.newest_step, typed)
+        for pane in self.visible_panes:
+            pane.then = words_of(state.moment, state.newest_step)
+            pane.update_frame(focused=pane.has_class("-current"), soon=True)
+
+    def on_timeline_strip_key(self, event: TimelineStrip.Key) -> None:
+        """What means nothing in time is typed into the prompt."""
+        if self.app.time.key(event.key, event.character):  # type: ignore[attr-defined]
+            return
+        if event.character and (prompt := self._focused_prompt) is not None:
+            self.set_focus(prompt, scroll_visible=False)
+            prompt.insert(event.character)
+
+    def on_timeline_strip_wanted(self, event: TimelineStrip.Wanted) -> None:
+        self.app.time.go_to_position(event.position)  # type: ignore[attr-defined]
+
+    @property
+    def _focused_prompt(self) -> Prompt | None:
+        panes = [pane for pane in self.visible_panes if pane.session is self._state.current]
+        return panes[0].prompt if panes and self.inspector_mode != "full" else None
 
     # --- from the user -----------------------------------------------------------------------------
 
@@ -265,6 +327,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
             return False
         sent = self._state.submit(session.id, said.text, typed=text.strip("\n"))
         if sent:
+            self.app.time.leave()  # type: ignore[attr-defined]
             pane.transcript.to_end()
         return sent
 

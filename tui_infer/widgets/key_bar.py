@@ -15,6 +15,7 @@ SHOWN = [
     ("mode", "graph/eager", "mode"),
     ("pause", "pause", "pause"),
     ("step", "step", "step"),
+    ("past", "look back", "past"),
     ("layout", "layout", "layout"),
     ("inspector", "inspector", "inspect"),
     ("cancel", "stop", "stop"),
@@ -31,7 +32,8 @@ PANEL_HINTS = [
     ("u", "all"),
 ]
 WIDE = 100
-ORDER = ["help", "mode", "pause", "step", "layout", "inspector", "zoom", "next", "new", "cancel", "palette"]
+ORDER = ["help", "mode", "pause", "step", "past", "layout", "inspector"]
+ORDER += ["zoom", "next", "new", "cancel", "palette"]
 
 
 class KeyBar(Bar):

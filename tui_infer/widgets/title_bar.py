@@ -41,6 +41,12 @@ class TitleBar(Bar):
     def _right(self) -> list[Part]:
         state = self._state
         parts: list[Part] = []
+        if state.moment is not None:
+            past = f"◀ the past: step {state.moment.step:,} "
+            return [
+                Part(past, self.ink("warning", bold=True)),
+                Part("F9 now ", self.ink("primary"), "app.look_back"),
+            ]
         if state.recording:
             parts.append(Part("● REC ", self.ink("error", bold=True), "app.toggle_recording"))
         if state.replay:

@@ -9,7 +9,7 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.message import Message
 
-from tui_infer.session import SessionState
+from tui_infer.session import SessionState, Turn
 from tui_infer.widgets.bar import fit
 from tui_infer.widgets.chat.document import ChatDocument
 from tui_infer.widgets.chat.marks import MARKS
@@ -50,12 +50,19 @@ class Pane(Vertical):
         yield self.transcript
         yield self.prompt
 
-    def bind(self, session: SessionState, document: ChatDocument, palette: Palette, color: str) -> None:
-        """Show a chat; nothing happens where it is shown already."""
+    def bind(
+        self,
+        session: SessionState,
+        document: ChatDocument,
+        palette: Palette,
+        color: str,
+        turns: list[Turn] | None = None,
+    ) -> None:
+        """Show a chat, with ``turns`` as it stood once; nothing happens where it is shown already."""
         self.session = session
         self._color = color
         self.prompt.bind(session)
-        self.transcript.bind(session, document, palette, color)
+        self.transcript.bind(session, document, palette, color, turns)
         self.update_frame(focused=self.has_class("-current"))
 
     def update_frame(self, *, focused: bool, soon: bool = False) -> None:
@@ -78,13 +85,14 @@ class Pane(Vertical):
             self._shown_title = title
             self.border_title = title
         held = self.engine_stopped and session.status == "queued"
-        doing = "sent after a restart" if held else _numbers(session)
+        doing = self.then or ("sent after a restart" if held else _numbers(session))
         numbers = Text(doing, style=f"bold {self._color}" if session.busy else text)
         if numbers.plain != self._shown_numbers:
             self._shown_numbers = numbers.plain
             self.border_subtitle = numbers
 
     engine_stopped = False
+    then = ""  # what is said of the past that is shown
     _framed_s = 0.0
     _shown_title: Text | None = None
     _shown_numbers = ""

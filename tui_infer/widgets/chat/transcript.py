@@ -12,7 +12,7 @@ from textual.strip import Strip
 from textual.timer import Timer
 from textual.widget import Widget
 
-from tui_infer.session import SessionState
+from tui_infer.session import SessionState, Turn
 from tui_infer.widgets.chat.document import ChatDocument, Look
 from tui_infer.widgets.chat.palette import Palette
 
@@ -40,6 +40,7 @@ class Transcript(ScrollView, can_focus=False):
     def __init__(self) -> None:
         super().__init__()
         self._session: SessionState | None = None
+        self._then: list[Turn] | None = None
         self._document = ChatDocument()
         self._palette: Palette | None = None
         self._color = "white"
@@ -49,9 +50,21 @@ class Transcript(ScrollView, can_focus=False):
         self._whole_s = 0.0
         self._whole_due = False
 
-    def bind(self, session: SessionState, document: ChatDocument, palette: Palette, color: str) -> None:
-        """Show another chat, theme or colour; the reader's place in the chat is kept."""
+    def bind(
+        self,
+        session: SessionState,
+        document: ChatDocument,
+        palette: Palette,
+        color: str,
+        turns: list[Turn] | None = None,
+    ) -> None:
+        """Show another chat, theme or colour; the reader's place in the chat is kept. With ``turns`` these
+        are shown in place of what the chat says now.
+        """
+        then, self._then = self._then, turns
         if (self._session, self._document, self._palette, self._color) == (session, document, palette, color):
+            if then is not turns:
+                self.update()
             return
         self._session, self._document = session, document
         self._palette, self._color = palette, color
@@ -78,13 +91,15 @@ class Transcript(ScrollView, can_focus=False):
         if session is None or palette is None or self.text_width <= 0:
             return
         started = perf_counter()
-        if not everything and session.answer is not None and started < self._rest_until:
+        turns = session.turns if self._then is None else self._then
+        streams = self._then is None and session.answer is not None
+        if not everything and streams and started < self._rest_until:
             self._update_later(self._rest_until - started)
             return
         document = self._document
         anchor = document.anchor(document.scroll_y)
         height, thumb = document.height, self._thumb()
-        changed = document.sync(session.turns, Look(self.text_width, palette, self._color))
+        changed = document.sync(turns, Look(self.text_width, palette, self._color))
         took = perf_counter() - started
         self._rest_until = perf_counter() + REST * took if took > SLOW_S else 0.0
         if everything:

@@ -27,6 +27,8 @@ class BatchPanel(Panel):
         ink, status = frame.ink, frame.view.status
         if frame.activity == "paused":
             return [("‖ paused", ink.warn)]
+        if frame.activity == "past":
+            return [(f"◀ step {frame.view.at:,}", ink.warn)]
         if frame.activity == "dead":
             return [("stopped", ink.error)]
         if status is None:

@@ -9,7 +9,7 @@ from tui_infer.widgets.inspector.ink import Ink
 from tui_infer.widgets.inspector.series import StepSeries
 from tui_infer.widgets.inspector.view import InspectorView, SessionTag
 
-Activity = Literal["loading", "dead", "ready", "idle", "paused", "live"]
+Activity = Literal["loading", "dead", "ready", "idle", "paused", "live", "past"]
 
 NO_GLOW = 1 << 62
 GLOW_S = 0.35
@@ -50,6 +50,8 @@ class Frame:
 def activity_of(view: InspectorView) -> Activity:
     """What the engine is doing."""
     latest = view.history.latest
+    if view.at is not None:
+        return "past"
     if view.dead:
         return "dead"
     if view.status is None:
@@ -67,11 +69,11 @@ def activity_of(view: InspectorView) -> Activity:
 
 
 def glow_since(view: InspectorView, activity: Activity, *, quiet: bool) -> int:
-    """First step whose changes glow: the last moments while running, the last step while paused."""
+    """First step whose changes glow: the last moments while running, the last step while time stands."""
     latest = view.history.latest
     if latest is None or activity in ("dead", "loading"):
         return NO_GLOW
-    if activity == "paused":
+    if activity in ("paused", "past"):
         return latest.index
     # Steps of a millisecond change hundreds of blocks in a blink: then only the newest changes glow.
     recent = max(view.history.first_since(latest.t - GLOW_S), latest.index - GLOW_STEPS)

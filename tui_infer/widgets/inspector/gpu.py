@@ -30,6 +30,10 @@ _USUAL_LIMIT_C = 95  # where the card does not tell at what temperature it slows
 class GpuPanel(Panel):
     NAME = "GPU"
 
+    def caption(self, frame: Frame, width: int) -> Line:
+        """Nobody records the card: beside the past it shows the present."""
+        return [("now", frame.ink.warn)] if frame.view.at is not None else []
+
     def headline(self, frame: Frame, width: int) -> Line:
         status = frame.view.status
         if status is None or status.device == "cpu":

@@ -165,7 +165,7 @@ class Inspector(Widget):
             self._ink = Ink(self.app.current_theme)
         activity = activity_of(view)
         step = self.query_one("#step", Panel)
-        self._series.update(view.history, step.size.width - 9, single=activity == "paused")
+        self._series.update(view.history, step.size.width - 9, single=activity in ("paused", "past"))
         glow = glow_since(view, activity, quiet=self._quiet)
         if view.log is None:
             self._log.block_size = view.mirror.block_size

@@ -54,7 +54,7 @@ class StepPanel(Panel):
 
     def _one_line(self, frame: Frame, record: StepRecord, width: int) -> Line:
         ink = frame.ink
-        number = ink.strong if frame.activity in ("live", "paused") else ink.dim
+        number = ink.strong if frame.activity in ("live", "paused", "past") else ink.dim
         left: Line = [(f"{milliseconds(record.ms.total)} ms", number)]
         speed = self._speed(frame)
         if speed:
@@ -65,7 +65,7 @@ class StepPanel(Panel):
         """The number in three rows of digits, the facts beside it."""
         ink = frame.ink
         style = ink.mode(record.mode) if record.kind != "prefill" else ink.prefill
-        style = style if frame.activity in ("live", "paused") else ink.dim
+        style = style if frame.activity in ("live", "paused", "past") else ink.dim
         digits = _large(milliseconds(record.ms.total), style)
         facts = [self._which(frame, record), self._speed(frame), self._compared(frame)]
         lines: list[Line] = []

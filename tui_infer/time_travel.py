@@ -1,0 +1,141 @@
+"""Looking back: the view stands at a past step while the engine goes on."""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from engine.records import StepMode, StepRecord
+from tui_infer.history import StepHistory, decode_rows
+from tui_infer.past import Moment
+from tui_infer.past_turns import request_at
+from tui_infer.session import SessionState
+from tui_infer.widgets.inspector.view import InspectorView
+
+if TYPE_CHECKING:
+    from tui_infer.app import TuiInferApp
+
+MOVES = {
+    "left": -1,
+    "right": 1,
+    "shift+left": -10,
+    "shift+right": 10,
+    "pageup": -100,
+    "pagedown": 100,
+}
+LONGEST_NUMBER = 12
+MODE_STEPS = 512  # how far back a step that decoded is looked for, to tell the mode
+
+
+class TimeTravel:
+    """What keys and clicks do to the moment that is shown. ``typed`` is a step number being typed."""
+
+    def __init__(self, app: "TuiInferApp") -> None:
+        self._app = app
+        self.typed = ""
+
+    @property
+    def on(self) -> bool:
+        """Whether the past is shown."""
+        return self._app.state.moment is not None
+
+    def toggle(self) -> None:
+        """Into the past, at the newest step; from there back to now."""
+        if self.on:
+            self.leave()
+        else:
+            self.go(self._app.state.newest_step)
+
+    def leave(self) -> None:
+        """Back to now."""
+        if self.on:
+            self.typed = ""
+            self._app.state.look_at_now()
+            self._app.main.show_moment(focus=True)
+
+    def escape(self) -> bool:
+        """Give up a number, or go back to now; False where the key means something else."""
+        strip = self._app.main.timeline
+        if not self.on or (self._app.main.inspector.has_panel_focus and not strip.has_focus):
+            return False
+        if self.typed:
+            self._type("")
+        else:
+            self.leave()
+        return True
+
+    def go(self, step: int) -> bool:
+        """Show the moment after a step, or after the kept step next to it; False where no step is kept."""
+        entered = not self.on
+        self.typed = ""
+        if not self._app.state.look_at(step):
+            self._app.state.notice("No past yet", "The engine has run no step.")
+            return False
+        self._app.main.show_moment(focus=entered)
+        return True
+
+    def go_to_position(self, position: int) -> None:
+        """Show the step at a position of what is looked at."""
+        past = self._app.state.past
+        if past is not None:
+            self.go(past.records[min(max(position, past.oldest), len(past) - 1)].index)
+
+    def move(self, steps: int) -> None:
+        """So many steps back or ahead; at the end of what was looked at, on into what came since."""
+        state = self._app.state
+        if state.past is None or state.moment is None:
+            return
+        if state.moment.position + steps >= len(state.past):
+            state.past = state.timeline.freeze()
+            self.go_to_position(state.past.position_of(state.moment.step) + steps)
+        else:
+            self.go_to_position(state.moment.position + steps)
+
+    def key(self, key: str, character: str | None = None) -> bool:
+        """Do what a key means in the past; False where it means nothing here."""
+        state = self._app.state
+        if state.past is None:
+            return False
+        if key in MOVES:
+            self.move(MOVES[key])
+        elif key == "home":
+            self.go_to_position(state.past.oldest)
+        elif key == "end":
+            self.go(state.newest_step)
+        elif key == "enter" and self.typed:
+            self.go(int(self.typed))
+        elif key == "backspace" and self.typed:
+            self._type(self.typed[:-1])
+        elif character is not None and character.isascii() and character.isdigit():
+            self._type((self.typed + character)[:LONGEST_NUMBER])
+        else:
+            return False
+        return True
+
+    def _type(self, typed: str) -> None:
+        self.typed = typed
+        self._app.main.show_moment(focus=False)
+
+
+def view_at(now: InspectorView, moment: Moment, chat: SessionState) -> InspectorView:
+    """A view of now turned to a moment. The card is shown as it is now: nobody recorded it."""
+    mode, reason = mode_at(moment.history) or (now.mode, now.mode_reason)
+    return replace(
+        now,
+        history=moment.history,
+        mirror=moment.mirror,
+        focused_request=request_at(chat, moment.step),
+        mode=mode,
+        mode_reason="" if mode == "graph" else reason,
+        paused=False,
+        dead=False,
+        at=moment.step,
+    )
+
+
+def mode_at(history: StepHistory) -> tuple[StepMode, str] | None:
+    """Mode and reason of the newest step that decoded; None where there is none nearby."""
+    size = len(history)
+    for position in range(size - 1, max(-1, size - 1 - MODE_STEPS), -1):
+        record: StepRecord = history[position]
+        if decode_rows(record):
+            return record.mode, record.reason
+    return None

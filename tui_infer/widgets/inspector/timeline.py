@@ -1,0 +1,191 @@
+"""The timeline: where in the past the view stands, with marks for what happened; a click goes there."""
+
+from textual import events
+from textual.message import Message
+from textual.strip import Strip
+from textual.widget import Widget
+
+from tui_infer.history import decode_rows
+from tui_infer.past import Moment, Past
+from tui_infer.widgets.inspector.ink import Ink
+from tui_infer.widgets.inspector.lines import Line, byte_size, counted, joined, spread, to_strip
+
+ROWS = 2
+GRAPH, EAGER, PREFILL, EVICTED, PREEMPTED = "━", "╌", "▪", "▾", "×"
+HERE = "┃"
+
+
+def marks_of(past: Past, cells: int) -> str:
+    """One character a cell: what is rarest of the cell's steps, else how most of them ran."""
+    steps = len(past) - past.oldest
+    cells = min(cells, steps)
+    if cells < 1:
+        return ""
+    graph, eager, prefill = [0] * cells, [0] * cells, [0] * cells
+    rare = [""] * cells
+    for number in range(steps):
+        record = past.records[past.oldest + number]
+        cell = number * cells // steps
+        if not decode_rows(record):
+            prefill[cell] += 1
+        elif record.mode == "graph":
+            graph[cell] += 1
+        else:
+            eager[cell] += 1
+        if record.preempted:
+            rare[cell] = PREEMPTED
+        elif not rare[cell] and any(change.kind == "evict" for change in record.block_changes):
+            rare[cell] = EVICTED
+    common = [
+        GRAPH if ran and ran >= slow else EAGER if slow else PREFILL
+        for ran, slow in zip(graph, eager, strict=True)
+    ]
+    return "".join(mark or plain for mark, plain in zip(rare, common, strict=True))
+
+
+def words_of(moment: Moment, newest: int) -> str:
+    """``step 412 · 38 steps back``."""
+    back = newest - moment.step
+    return (
+        f"step {moment.step:,} · {counted(back, 'step')} back"
+        if back > 0
+        else f"step {moment.step:,} · the newest"
+    )
+
+
+class TimelineStrip(Widget, can_focus=True):
+    """Two rows: the kept steps from the oldest to the newest, and what can be done.
+
+    It has the focus while the past is looked at; the keys are the app's ``TimeTravel``.
+    """
+
+    DEFAULT_CSS = """
+    TimelineStrip { height: 2; width: 1fr; display: none; background: $background; }
+    """
+
+    class Key(Message):
+        """A key was pressed here."""
+
+        def __init__(self, key: str, character: str | None) -> None:
+            super().__init__()
+            self.key = key
+            self.character = character
+
+    class Wanted(Message):
+        """The step at this position is to be shown."""
+
+        def __init__(self, position: int) -> None:
+            super().__init__()
+            self.position = position
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._past: Past | None = None
+        self._moment: Moment | None = None
+        self._newest = 0
+        self._typed = ""
+        self._ink: Ink | None = None
+        self._marks = ""
+        self._marks_of: tuple[Past | None, int] = (None, 0)
+
+    def on_mount(self) -> None:
+        self.watch(self.app, "theme", self._theme_changed, init=False)
+
+    def _theme_changed(self) -> None:
+        self._ink = None
+        self.refresh()
+
+    def show(self, past: Past, moment: Moment, newest: int, typed: str) -> None:
+        """Draw this; ``newest`` is the engine's newest step, ``typed`` a step number being typed."""
+        self._past, self._moment, self._newest, self._typed = past, moment, newest, typed
+        self.refresh()
+
+    # --- drawing -------------------------------------------------------------------------------
+
+    def render_line(self, y: int) -> Strip:
+        past, moment, width = self._past, self._moment, self.size.width
+        if past is None or moment is None or width < 4:
+            return Strip.blank(width, self.rich_style)
+        ink = self._ink = self._ink or Ink(self.app.current_theme)
+        line = self._track(past, moment, width, ink) if y == 0 else self._words(past, moment, width, ink)
+        return to_strip(line, width).extend_cell_length(width, ink.base)
+
+    def _track(self, past: Past, moment: Moment, width: int, ink: Ink) -> Line:
+        cells = width - 2
+        if self._marks_of != (past, cells):
+            self._marks_of, self._marks = (past, cells), marks_of(past, cells)
+        styles = {
+            GRAPH: ink.graph,
+            EAGER: ink.eager,
+            PREFILL: ink.prefill,
+            EVICTED: ink.warn,
+            PREEMPTED: ink.error,
+        }
+        here = self._cell_of(past, moment.position)
+        line: Line = [(" ", ink.base)]
+        for cell, mark in enumerate(self._marks):
+            line.append((HERE, ink.strong) if cell == here else (mark, styles[mark]))
+        return line
+
+    def _words(self, past: Past, moment: Moment, width: int, ink: Ink) -> Line:
+        left: Line = [(" ◀ ", ink.warn)]
+        if self._typed:
+            left += [
+                ("go to step ", ink.dim),
+                (self._typed, ink.strong),
+                ("▏", ink.warn),
+                ("  Enter goes", ink.dim),
+            ]
+        else:
+            left += [(words_of(moment, self._newest), ink.strong)]
+        left += [(f"  {note}", ink.warn) for note in moment.notes]
+        oldest, newest = past.records[past.oldest].index, past.records[-1].index
+        keys: list[Line] = [
+            [("F9", ink.title), (" now", ink.dim)],
+            [("← →", ink.title), (" 1", ink.dim)],
+            [("PgUp PgDn", ink.title), (" 100", ink.dim)],
+            [("⇧← ⇧→", ink.title), (" 10", ink.dim)],
+            [("number Enter", ink.title), (" go there", ink.dim)],
+            [("Home End", ink.title)],
+            [(f"{oldest:,}–{newest:,} kept, {byte_size(past.num_bytes)}", ink.dim)],
+            [(f"{EVICTED} evicted", ink.warn), (f" {PREEMPTED} preempted", ink.error)],
+        ]
+        room = width - sum(len(text) for text, _ in left) - 3
+        return spread(left, [*joined(keys, ("  ", ink.dim), room), (" ", ink.dim)], width, ink.dim)
+
+    # --- the mouse and keys ----------------------------------------------------------------------
+
+    def _cell_of(self, past: Past, position: int) -> int:
+        steps = len(past) - past.oldest
+        return (position - past.oldest) * max(1, len(self._marks)) // max(1, steps)
+
+    def position_at(self, x: int) -> int | None:
+        """The position that the cell at column ``x`` begins with."""
+        past, cells = self._past, len(self._marks)
+        if past is None or not cells:
+            return None
+        cell = min(max(x - 1, 0), cells - 1)
+        return past.oldest + -(-cell * (len(past) - past.oldest) // cells)
+
+    def on_mouse_down(self, event: events.MouseDown) -> None:
+        event.stop()
+        if event.y == 0:
+            self.capture_mouse()
+            self._go(event.x)
+
+    def on_mouse_move(self, event: events.MouseMove) -> None:
+        if self.app.mouse_captured is self:
+            self._go(event.x)
+
+    def on_mouse_up(self, event: events.MouseUp) -> None:
+        if self.app.mouse_captured is self:
+            self.release_mouse()
+
+    def _go(self, x: int) -> None:
+        position = self.position_at(x)
+        if position is not None:
+            self.post_message(self.Wanted(position))
+
+    def on_key(self, event: events.Key) -> None:
+        event.stop()
+        self.post_message(self.Key(event.key, event.character if event.is_printable else None))
