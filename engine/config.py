@@ -38,7 +38,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         graph_sizes: padded batch sizes to capture; ``None`` takes powers of two up to ``max_batch``, and
             ``max_batch`` itself.
         prefix_cache: share full blocks between requests with a common prefix.
-        model_impl: ``transformers`` runs the stock modules; ``decoder``, a fused one, is not in this version.
+        model_impl: ``decoder`` is our fused one for the Llama family, ``transformers`` runs the stock
+            modules; ``auto`` takes the first where it can.
         gpu_memory_utilization: share of the card that weights, graphs and KV may take together.
         seed: base seed of requests that bring none.
         threads: CPU threads for torch, at most four a core or 64; ``None`` leaves torch's choice.

@@ -11,8 +11,8 @@ from engine.errors import OutOfMemory
 from engine.graphs import DRIVER_BYTES, CudaRecorder, GraphPool, graph_sizes, graphs_unavailable
 from engine.kv_budget import MemoryUse, allocate, kv_budget, mib, num_blocks
 from engine.kv_cache import KVCache, KVShape
+from engine.models.choice import Model
 from engine.models.loader import Loaded
-from engine.models.transformers import TransformersModel
 from engine.records import Progress, StepMode
 from engine.runner import ModelRunner
 from engine.static_decode import StaticDecode, table_width
@@ -29,12 +29,14 @@ class Layout:
         self,
         config: EngineConfig,
         loaded: Loaded,
+        model: Model,
         attention: AttentionChoice,
         device: torch.device,
         shape: KVShape,
     ) -> None:
         self.config = config
         self.loaded = loaded
+        self.model = model
         self.attention = attention
         self.device = device
         self.shape = shape
@@ -88,7 +90,6 @@ class Layout:
 
     def runner(self, cache: KVCache, longest: int, trial: bool = False) -> ModelRunner:
         """A runner over ``cache`` for sequences of at most ``longest`` tokens; a trial has one graph only."""
-        model = TransformersModel(self.loaded.model, self.attention.backend)
         vocab_size = _vocab_size(self.loaded)
         mode: StepMode = "eager" if self.config.mode == "eager" else "graph"
         if self._unavailable:
@@ -105,8 +106,8 @@ class Layout:
             rows = max(self.config.max_batch, *self.sizes, 1)
             width = table_width(longest, cache.block_size)
             buffers = DecodeBuffers(rows, width, cache.block_size, self.device)
-            static = StaticDecode(model, cache, graphs, buffers, vocab_size)
-        return ModelRunner(model, cache, graphs, vocab_size, static)
+            static = StaticDecode(self.model, cache, graphs, buffers, vocab_size)
+        return ModelRunner(self.model, cache, graphs, vocab_size, static)
 
 
 def _vocab_size(loaded: Loaded) -> int:

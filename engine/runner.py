@@ -11,12 +11,11 @@ from torch import Tensor
 from engine.attention.base import PagedBatch
 from engine.graphs import Dispatch, GraphPool
 from engine.kv_cache import NULL_BLOCK, KVCache
-from engine.models.transformers import TransformersModel
 from engine.records import Progress
 from engine.request import Request, SamplingParams
 from engine.sampler import Sampled, SamplingBatch, sample
 from engine.scheduler import PrefillChunk, StepPlan
-from engine.static_decode import StaticDecode
+from engine.static_decode import Model, StaticDecode
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +43,7 @@ class ModelRunner:
 
     def __init__(
         self,
-        model: TransformersModel,
+        model: Model,
         cache: KVCache,
         graphs: GraphPool,
         vocab_size: int,

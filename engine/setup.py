@@ -18,10 +18,11 @@ from engine.graphs import GraphPool, graph_sizes, graphs_unavailable
 from engine.kv_budget import max_model_len
 from engine.layout import Layout
 from engine.malloc import keep_temporaries
+from engine.models.choice import choose_model
 from engine.models.loader import load, read_config, resolve
 from engine.models.source import ModelSource
 from engine.models.support import model_class
-from engine.models.transformers import ATTENTION_NAME, TransformersModel, kv_shape
+from engine.models.transformers import ATTENTION_NAME, kv_shape
 from engine.records import EngineStatus, PassedOver, Progress
 from engine.runner import ModelRunner
 from engine.scheduler import Scheduler
@@ -54,8 +55,6 @@ def build(config: EngineConfig, progress: Callable[[Progress], None]) -> Parts:
     if info.device.type == "cpu":
         keep_temporaries()
     dtype = find_dtype(config.dtype, info.device)
-    if config.model_impl == "decoder":
-        raise ConfigError("model_impl='decoder' is not part of this version.", "Use auto or transformers.")
     source = resolve(config.model, config.revision, progress)
     attention = _attention(config, source, info.device, dtype)
     unavailable = graphs_unavailable(
@@ -71,7 +70,8 @@ def build(config: EngineConfig, progress: Callable[[Progress], None]) -> Parts:
         progress=progress,
         attn_implementation=ATTENTION_NAME,
     )
-    layout = Layout(config, loaded, attention, info.device, kv_shape(loaded.config, dtype))
+    model = choose_model(config.model_impl, loaded, attention.backend)
+    layout = Layout(config, loaded, model, attention, info.device, kv_shape(loaded.config, dtype))
     use = layout.measure(progress)
     progress(Progress("cache", "laying out the KV cache"))
     cache = layout.cache(use)
@@ -99,7 +99,7 @@ def build(config: EngineConfig, progress: Callable[[Progress], None]) -> Parts:
         model_name=source.name,
         model_path=str(source.path),
         architecture=type(loaded.model).__name__,
-        model_impl=TransformersModel.impl,
+        model_impl=model.impl,
         device=str(info.device),
         device_name=info.name,
         device_uuid=info.uuid,

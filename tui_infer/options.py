@@ -7,7 +7,7 @@ from typing import Any, TypeVar, get_args
 
 import click
 
-from engine.config import DEFAULT_MODEL, Attention, DType, EngineConfig, Mode
+from engine.config import DEFAULT_MODEL, Attention, DType, EngineConfig, Mode, ModelImpl
 from engine.request import SamplingParams
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -64,9 +64,7 @@ _ENGINE = (
     click.option("--attention", type=_choice(Attention), help="Paged attention back end; auto tries them."),
     click.option("--mode", type=_choice(Mode), help="Start with CUDA graphs or eager; F2 switches."),
     click.option(
-        "--model-impl",
-        type=click.Choice(["auto", "transformers"], case_sensitive=False),  # what this version has
-        help="Stock transformers modules.",
+        "--model-impl", type=_choice(ModelImpl), help="Fused decoder or stock transformers modules."
     ),
     click.option("--max-batch", type=int, metavar="N", help="Most requests decoded in one step."),
     click.option("--max-model-len", type=int, metavar="N", help="Longest sequence, prompt and answer."),

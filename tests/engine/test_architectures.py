@@ -93,15 +93,22 @@ def generate(folder, prompt, new_tokens):
     return out[0, len(prompt) :].tolist()
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
-def test_greedy_tokens_equal_transformers(name, tiny_model_dir, tmp_path):
+FUSED = ("llama", "mistral", "qwen2", "qwen3", "smollm3")
+CASES = [(name, "transformers") for name in ARCHITECTURES]
+CASES += [(name, "decoder") for name in ARCHITECTURES if name.startswith(FUSED)]
+
+
+@pytest.mark.parametrize(("name", "impl"), CASES)
+def test_greedy_tokens_equal_transformers(name, impl, tiny_model_dir, tmp_path):
     vocab_size = write_model(tmp_path, tiny_model_dir, name, ARCHITECTURES[name])
     draw = torch.Generator().manual_seed(3)
     prompts = [torch.randint(3, vocab_size, (length,), generator=draw).tolist() for length in LENGTHS]
     config = EngineConfig(
-        model=str(tmp_path), device="cpu", dtype="float32", block_size=16, num_blocks=64, prefill_chunk=24
-    )
+        model=str(tmp_path), device="cpu", dtype="float32", block_size=16, num_blocks=64, prefill_chunk=24,
+        model_impl=impl,
+    )  # fmt: skip
     with Engine(config) as engine:
+        assert engine.status().model_impl == impl
         done = list(engine.generate(prompts, SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)))
         assert engine.pool.counts().used == 0
     for prompt, completion in zip(prompts, done):

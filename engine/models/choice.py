@@ -1,0 +1,29 @@
+"""Which implementation of a model runs: our fused decoder where it can, transformers' modules elsewhere."""
+
+from engine.attention.base import AttentionBackend
+from engine.errors import ConfigError
+from engine.models.decoder import FusedDecoder, unfit
+from engine.models.loader import Loaded
+from engine.models.transformers import TransformersModel
+
+Model = FusedDecoder | TransformersModel
+
+
+def choose_model(wanted: str, loaded: Loaded, backend: AttentionBackend) -> Model:
+    """The model behind the engine's interface.
+
+    Args:
+        wanted: ``auto``, ``decoder`` or ``transformers``.
+
+    Raises:
+        ConfigError: ``decoder`` was asked for and cannot run this model, with the reason.
+    """
+    if wanted != "transformers":
+        reason = unfit(loaded.model)
+        if not reason:
+            return FusedDecoder(loaded.model, backend)
+        if wanted == "decoder":
+            raise ConfigError(
+                f"model_impl='decoder' cannot run this model: {reason}.", "Use --model-impl auto."
+            )
+    return TransformersModel(loaded.model, backend)
