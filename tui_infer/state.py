@@ -11,17 +11,20 @@ from dataclasses import dataclass, field
 
 from engine.records import (
     AnyEvent,
+    BlockDetail,
     BlockSnapshot,
     Delta,
     EngineStatus,
     Failed,
     Finished,
+    Inspect,
     ModeChanged,
     Pause,
     Paused,
     Progress,
     Ready,
     Rejected,
+    RunUntil,
     SetMode,
     Started,
     StepMode,
@@ -29,16 +32,21 @@ from engine.records import (
     Steps,
 )
 from tui_infer.answer_trace import AnswerTrace
+from tui_infer.ab import AbRun
 from tui_infer.event_log import EventLog
 from tui_infer.history import StepHistory
+from tui_infer.load import SyntheticLoad
 from tui_infer.mirror import BlockMirror
 from tui_infer.past import Moment, Past, Timeline
+from tui_infer.run_until import with_letters
 from tui_infer.sanitize import one_line, sanitize
 from tui_infer.session import SessionState
-from tui_infer.widgets.inspector.view import graph_failures
+from tui_infer.token_texts import TokenTexts
+from tui_infer.widgets.inspector.view import SessionTag, graph_failures
 from tui_infer.workspace import Notice, Phase, Topic, Workspace, tag_of
 
 MAX_TAGS = 1024
+REFUSED = "command ignored"  # title of the engine's answer to a command that it cannot follow
 STARTING = Progress("starting the engine")
 CHOSEN = "eager mode was chosen"
 
@@ -59,9 +67,14 @@ class AppState(Workspace):
     paused: bool = False
     history: StepHistory = field(default_factory=StepHistory)
     mirror: BlockMirror = field(default_factory=BlockMirror)
-    log: EventLog = field(default_factory=EventLog)
     past: Past | None = None  # what is looked at instead of now
     moment: Moment | None = None  # where in it
+    log: EventLog = field(default_factory=EventLog)
+    ab: AbRun | None = None
+    until: RunUntil | None = None  # what the engine runs until
+    pause_reason: str = ""  # what it stopped at
+    detail: BlockDetail | None = None
+    texts: TokenTexts = field(default_factory=TokenTexts)
     unknown_events: int = 0
     stale_events: int = 0
     clock: Callable[[], float] = time.monotonic  # seconds, by which answers are timed
@@ -71,6 +84,11 @@ class AppState(Workspace):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.load = SyntheticLoad(
+            lambda command: self.send(command),
+            self._remember_tag,
+            lambda why: self.notice("Synthetic load stopped", why, "warning"),
+        )
         self.timeline = Timeline(self.history, self.mirror)
 
     @property
@@ -117,6 +135,34 @@ class AppState(Workspace):
         failed = "".join(f" No graph for {name}: {reason}." for name, reason in graph_failures(status))
         return words + failed
 
+    @property
+    def letters(self) -> dict[str, str]:
+        """The session of each open chat, by its letter."""
+        return {session.letter: session.id for session in self.sessions.values()}
+
+    def engine_changed(self) -> None:
+        """What is shown of the engine is another, by a tool of the app."""
+        self._changed("engine")
+
+    def run_until(self, command: RunUntil) -> None:
+        """Let the engine run until this condition; it answers with ``Paused``."""
+        self.until, self.pause_reason = command, ""
+        self.send(command)
+        self._changed("engine")
+
+    def _paused(self, event: Paused) -> None:
+        self.paused = event.paused
+        if event.paused:
+            names = [(session, letter) for letter, session in self.letters.items()]
+            names += [(tag.session, tag.letter) for tag in self.tags.values()]
+            self.until = None
+            self.pause_reason = with_letters(one_line(event.reason, 200), names)
+            if event.reason:
+                self.notice("Paused", f"{self.pause_reason}. F3 goes on, F4 makes one step.")
+        else:
+            self.pause_reason = ""
+        self._changed("engine")
+
     def toggle_pause(self) -> None:
         self.send(Pause(paused=not self.paused))
 
@@ -126,19 +172,28 @@ class AppState(Workspace):
             self.send(Pause(paused=True))
         self.send(StepOnce())
 
+    def inspect(self, block: int) -> None:
+        """Ask the engine what it knows of a block; ``detail`` is its answer."""
+        if self.phase == "ready":
+            self.send(Inspect(block))
+
     def restarting(self) -> None:
         """A new engine process is on its way: nothing of the old one's requests or blocks holds."""
         self.phase = "loading"
         self.progress = STARTING
         self.failure = None
         self.paused = False
+        self.detail = None
+        self.texts.clear()
         self.mirror = BlockMirror()
         self.history.clear()
-        self.log.clear()
-        self._requests.clear()
         self.timeline = Timeline(self.history, self.mirror)
         self.past = self.moment = None
         self._traces.clear()
+        self.log.clear()
+        self.load.lost()
+        self.until, self.pause_reason = None, ""
+        self._requests.clear()
         self.tags = {}
         for session in self.sessions.values():
             session.request = None
@@ -160,8 +215,11 @@ class AppState(Workspace):
             case Steps():
                 self._apply_steps(event)
             case BlockSnapshot():
-                self.log.settled(event.step, time.time())
                 self.timeline.restore(event)
+                self.log.settled(event.step, time.time())
+                self._changed("steps")
+            case BlockDetail():
+                self.detail = event
                 self._changed("steps")
             case Progress():
                 self.progress = event
@@ -176,8 +234,7 @@ class AppState(Workspace):
                     self.notice(f"Steps stay {event.mode}", event.reason, "warning")
                 self._changed("engine")
             case Paused():
-                self.paused = event.paused
-                self._changed("engine")
+                self._paused(event)
             case Failed():
                 self._failed(event)
 
@@ -190,8 +247,8 @@ class AppState(Workspace):
         self._asked_modes.clear()
         self.paused = False
         self.mirror = BlockMirror(status.num_blocks, status.block_size)
-        self.log.ready(status, time.time())
         self.timeline = Timeline(self.history, self.mirror)
+        self.log.ready(status, time.time())
         waiting, self.pending = self.pending, {}
         for command in waiting.values():
             self.send(command)
@@ -203,9 +260,12 @@ class AppState(Workspace):
 
     def _failed(self, event: Failed) -> None:
         if not event.fatal:
+            self.until = None if event.title == REFUSED else self.until
             self.notice(event.title, f"{event.message} {event.hint}", "error")
             return
         self.phase, self.failure = "failed", event
+        self.load.lost()
+        self.until, self.pause_reason = None, ""
         self._asked_modes.clear()
         for session in self.sessions.values():
             if session.busy and session.id not in self.pending:
@@ -218,10 +278,13 @@ class AppState(Workspace):
         prefilled: set[int] = set()
         self.timeline.extend(event.records, event.dropped)
         for record in event.records:
-            self.log.take(record)
             for row in record.rows:
                 if trace := self._traces.get(row.request):
                     trace.compute(record.index, row.context)
+            self.log.take(record)
+        if self.ab is not None:
+            self.ab.observe(event.records)
+        for record in event.records:
             prefilled.update(row.request for row in record.rows if row.prefill)
         for session in self.sessions.values():
             if session.status == "queued" and session.request in prefilled:
@@ -238,6 +301,10 @@ class AppState(Workspace):
             self.log.ended(request, event.reason)
 
     def _apply_to_session(self, event: Started | Delta | Finished | Rejected) -> None:
+        if self.load.owns(event.session):
+            if not isinstance(event, Delta):  # nobody reads its text
+                self.load.apply(event, time.monotonic())
+            return
         session = self.sessions.get(event.session)
         if session is None:
             self.unknown_events += 1
@@ -252,17 +319,20 @@ class AppState(Workspace):
                 self._follow(event, session)
                 session.history_ids = list(event.prompt_ids)
                 self._remember(event.request, session)
+                self.texts.started(event, len(session.turns) - 1)
             case Started():  # cancelled on its way in: the blocks still belong to it for a moment
                 self._remember(event.request, session)
             case Delta():
                 turn = session.answer
                 if turn is not None and turn.trace is not None:
                     turn.trace.receive(event.text, len(event.token_ids), event.ends, len(turn.text))
+                self.texts.delta(event)
                 session.receive(sanitize(event.text), event.token_ids, self.clock())
             case Finished():
                 if session.busy:
                     self._finish(session, event)
                 session.record_stats(event)
+                self.texts.ended(event.session, event.epoch)
             case Rejected() if session.busy:
                 session.close_answer("error", one_line(f"{event.message} {event.hint}", 400))
         self._changed("turns", session.id)
@@ -291,7 +361,10 @@ class AppState(Workspace):
 
     def _remember(self, request: int, session: SessionState) -> None:
         """Blocks outlive their requests in the cache, so the owner's tag is kept for a good while."""
-        self.tags[request] = tag_of(session)
+        self._remember_tag(request, tag_of(session))
+
+    def _remember_tag(self, request: int, tag: SessionTag) -> None:
+        self.tags[request] = tag
         while len(self.tags) > MAX_TAGS:
             del self.tags[next(iter(self.tags))]
 

@@ -5,13 +5,14 @@ from collections.abc import Iterable
 from textual import events
 from textual.app import ComposeResult
 from textual.containers import Container, Horizontal
-from textual.screen import Screen
 from textual.widgets import Static
 
+from tui_infer.event_log import KINDS
 from tui_infer.keys import bindings
 from tui_infer.nvml import GpuReading
 from tui_infer.pane_layout import grid
 from tui_infer.past_turns import turns_at
+from tui_infer.screens.block_views import BlockViews
 from tui_infer.slash import Say, obey, read
 from tui_infer.state import AppState
 from tui_infer.themes import code_style, session_color
@@ -22,6 +23,7 @@ from tui_infer.widgets.chat.palette import Palette, palette_of
 from tui_infer.widgets.chat.pane import Pane
 from tui_infer.widgets.chat.prompt import Prompt
 from tui_infer.widgets.chat.session_bar import SessionBar
+from tui_infer.widgets.inspector.events import EventsPanel
 from tui_infer.widgets.inspector.inspector import Inspector
 from tui_infer.widgets.inspector.timeline import ROWS as TIMELINE_ROWS
 from tui_infer.widgets.inspector.timeline import TimelineStrip, words_of
@@ -36,7 +38,7 @@ WIDE = 100  # columns from which the inspector is beside the chats unless it is 
 INSPECTOR_MODES = ("hidden", "side", "full")
 
 
-class MainScreen(Screen[None], inherit_bindings=False):
+class MainScreen(BlockViews, inherit_bindings=False):
     """Draws the state. ``refresh_state`` is told what changed; nothing here is true by itself."""
 
     BINDINGS = bindings()
@@ -206,7 +208,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
         """One way back: from the enlarged panel to all, from the full screen to the side where it fits, from
         a panel to the prompt; False when there was none.
         """
-        if self.inspector_visible and self.inspector.leave_enlarged():
+        if self.inspector_visible and (self.inspector.close_block() or self.inspector.leave_enlarged()):
             return True
         if self.inspector_mode == "full":
             self._set_inspector("side")
@@ -216,11 +218,50 @@ class MainScreen(Screen[None], inherit_bindings=False):
             return True
         return False
 
+    def change_panel(self, what: str, name: str) -> None:
+        """What the palette does to the panels; a hidden inspector comes up to show it."""
+        if not self.inspector_visible:
+            self._set_inspector("side" if self._side_fits else "full")
+        inspector = self.inspector
+        match what:
+            case "toggle":
+                inspector.toggle(name)
+            case "enlarge":
+                inspector.enlarge(name)
+            case "focus":
+                inspector.focus_panel(name)
+            case "up" | "down":
+                inspector.move(name, -1 if what == "up" else 1)
+            case "reset":
+                inspector.reset()
+
+    def only_events(self, kind: str, session: str) -> None:
+        """Filter the event log, and bring it into view."""
+        self.change_panel("focus", "events")
+        self.inspector.query_one(EventsPanel).only(
+            kind=next((known for known in KINDS if known == kind), None), session=session
+        )
+
     def step_panel(self, step: int) -> None:
         """Go to the inspector's next panel; a hidden inspector comes up."""
         if not self.inspector_visible:
             self._set_inspector("side" if self._side_fits else "full")
         self.inspector.step_panel(step)
+
+    def show_chats(self) -> None:
+        if self.inspector_mode == "full":
+            self._set_inspector("side")
+        self.fit_panes()
+
+    def show_card(self) -> None:
+        """Bring the comparison of graph and eager into view."""
+        state = self._state
+        state.arrangement.hidden.discard("ab")
+        if not self.inspector_visible:
+            self._set_inspector("side" if self._side_fits else "full")
+        state.arrangement.current = "ab"
+        self.show_inspector(self.app.gpu_reading)  # type: ignore[attr-defined]
+        self.inspector.rearrange()
 
     def _set_inspector(self, mode: str) -> None:
         self._inspector_mode = mode
@@ -250,6 +291,8 @@ class MainScreen(Screen[None], inherit_bindings=False):
             paused=state.paused,
             dead=state.phase == "failed",
             log=state.log,
+            detail=state.detail,
+            pieces=state.texts.pieces,
         )
         if state.moment is not None:
             view = view_at(view, state.moment, state.current)

@@ -92,6 +92,12 @@ class ChatDocument:
         index = bisect_right(self._starts, y) - 1
         return self._views[index].strips[y - self._starts[index]]
 
+    def turn_strips(self, turn: int) -> tuple[int, Sequence[Strip]]:
+        """First line and strips of a turn; none where it is not drawn yet."""
+        if not 0 <= turn < len(self._starts):
+            return 0, ()
+        return self._starts[turn], self._views[turn].strips
+
     def anchor(self, y: int) -> tuple[int, float]:
         """Line ``y`` as (turn, share of that turn), which survives another width."""
         if not self._starts or self.height == 0:

@@ -12,6 +12,7 @@ from textual.message import Message
 from tui_infer.session import SessionState, Turn
 from tui_infer.widgets.bar import fit
 from tui_infer.widgets.chat.document import ChatDocument
+from tui_infer.widgets.chat.hovered import Hovered
 from tui_infer.widgets.chat.marks import MARKS
 from tui_infer.widgets.chat.palette import Palette
 from tui_infer.widgets.chat.prompt import Prompt
@@ -99,6 +100,13 @@ class Pane(Vertical):
 
     def on_resize(self) -> None:
         self.update_frame(focused=self.has_class("-current"))
+
+    def on_enter(self, event: events.Enter) -> None:
+        if self.session is not None:
+            self.post_message(Hovered(self.session.id))
+
+    def on_leave(self, event: events.Leave) -> None:
+        self.post_message(Hovered(""))
 
     def on_click(self, event: events.Click) -> None:
         if self.session is not None:

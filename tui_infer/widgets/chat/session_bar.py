@@ -2,11 +2,13 @@
 
 from rich.cells import cell_len
 from rich.style import Style
+from textual import events
 
 from tui_infer.session import SessionState
 from tui_infer.state import AppState
 from tui_infer.themes import session_color
 from tui_infer.widgets.bar import Bar, Part, fit
+from tui_infer.widgets.chat.hovered import Hovered
 from tui_infer.widgets.chat.marks import MARKS
 
 MIN_TITLE = 4
@@ -19,6 +21,7 @@ class SessionBar(Bar):
     def __init__(self, state: AppState) -> None:
         super().__init__()
         self._state = state
+        self._hovered = ""
 
     def parts(self, width: int) -> list[Part]:
         sessions = list(self._state.sessions.values())
@@ -35,6 +38,23 @@ class SessionBar(Bar):
         if last < len(tabs):
             row.append(Part(f" ›{len(tabs) - last} ", dim))
         return [*row, new]
+
+    def on_mouse_move(self, event: events.MouseMove) -> None:
+        x, actions = event.x, {f"app.focus_chat({session!r})": session for session in self._state.sessions}
+        for text, _, action in self.parts(self.size.width):
+            x -= cell_len(text)
+            if x < 0:
+                self._hover(actions.get(action, ""))
+                return
+        self._hover("")
+
+    def on_leave(self, event: events.Leave) -> None:
+        self._hover("")
+
+    def _hover(self, session: str) -> None:
+        if session != self._hovered:
+            self._hovered = session
+            self.post_message(Hovered(session))
 
     def _tab(self, number: int, session: SessionState, title_width: int) -> list[Part]:
         color = session_color(self.app.current_theme, session.color)

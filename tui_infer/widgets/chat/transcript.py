@@ -15,12 +15,14 @@ from textual.widget import Widget
 from tui_infer.session import SessionState, Turn
 from tui_infer.widgets.chat.document import ChatDocument, Look
 from tui_infer.widgets.chat.palette import Palette
+from tui_infer.widgets.chat.spot import Spans, find_spans, marked
 
 NEW_TEXT = " ↓ new text below "
 NEAR_END = 2  # rows from the end within which scrolling down follows again
 SLOW_S = 0.008  # a render above this is put off for a while, so that it never takes the loop for itself
 REST = 4
 RESIZE_REST_S = 0.12
+MARKED_S = 4.0
 
 
 class Transcript(ScrollView, can_focus=False):
@@ -49,6 +51,8 @@ class Transcript(ScrollView, can_focus=False):
         self._timer: Timer | None = None
         self._whole_s = 0.0
         self._whole_due = False
+        self._marks: Spans = {}
+        self._marks_timer: Timer | None = None
 
     def bind(
         self,
@@ -69,6 +73,7 @@ class Transcript(ScrollView, can_focus=False):
         self._session, self._document = session, document
         self._palette, self._color = palette, color
         self._rest_until = 0.0
+        self._marks = {}
         self.update(everything=True)
 
     def set_hint(self, lines: list[str]) -> None:
@@ -180,6 +185,40 @@ class Transcript(ScrollView, can_focus=False):
         self.scroll_to(y=self.max_scroll_y, animate=False, immediate=True)
         self.refresh()
 
+    def show_text(self, turn: int, start: int, end: int) -> bool:
+        """Bring characters ``[start, end)`` of a turn into view and mark them for a moment; False where they
+        are not drawn.
+        """
+        session = self._session
+        self.update()
+        first, strips = self._document.turn_strips(turn)
+        turns = session.turns if session is not None and self._then is None else self._then or []
+        if turn >= len(turns) or not strips:
+            return False
+        spans = find_spans(strips, turns[turn].text, start, end)
+        if not spans:
+            return False
+        self._marks = {first + row: span for row, span in spans.items()}
+        top = min(self._marks)
+        if not self.scroll_offset.y <= top <= max(self._marks) < self.scroll_offset.y + self.size.height:
+            self._leave_end()
+            self.scroll_to(y=max(0, top - self.size.height // 3), animate=False, immediate=True)
+        if self._marks_timer is not None:
+            self._marks_timer.stop()
+        self._marks_timer = self.set_timer(MARKED_S, self._unmark, name="marks")
+        self.refresh()
+        return True
+
+    def _unmark(self) -> None:
+        self._marks = {}
+        self.refresh()
+
+    @property
+    def marked_text(self) -> str:
+        """What is marked, row by row."""
+        rows = [(self._document.strip(row), span) for row, span in sorted(self._marks.items())]
+        return "\n".join(strip.crop(*span).text for strip, span in rows if strip is not None)
+
     @property
     def following(self) -> bool:
         return self._document.follow
@@ -238,6 +277,9 @@ class Transcript(ScrollView, can_focus=False):
         strip = document.strip(self.scroll_offset.y + y)
         if strip is None:
             return Strip.blank(width, palette.base)
+        span = self._marks.get(self.scroll_offset.y + y)
+        if span is not None:
+            strip = marked(strip, span, palette.marker)
         first, last = self._thumb()
         if not first <= y < last:
             return strip.crop_extend(0, width, palette.base)

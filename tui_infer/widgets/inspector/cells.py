@@ -10,9 +10,14 @@ from tui_infer.mirror import NOBODY, BlockMirror, BlockState
 from tui_infer.widgets.inspector.frame import Frame
 from tui_infer.widgets.inspector.ink import FILL_LEVELS
 from tui_infer.widgets.inspector.view import SessionTag
+from tui_infer.widgets.inspector.window import MapWindow, fit_cells, fitting_scale
+
+__all__ = ["Cell", "CellGrid", "fit_cells", "fitting_scale"]
 
 Cell = tuple[str, Style]
 UNNAMED = "?"
+LEVELS = "▁▃▅▇"  # how full the last block of a chat is, beside its letter
+COUNTS = "²³⁴⁵⁶⁷⁸⁹"  # by how many a block is held, beside the letter
 _MAX_CHANGED = 4_096
 _USED, _CACHED, _NULL = int(BlockState.USED), int(BlockState.CACHED), int(BlockState.NULL)
 # Translation tables: 1 for blocks in the state, else 0. Slices are counted in C, not block by block.
@@ -23,84 +28,118 @@ _IS_CACHED = bytes(state == _CACHED for state in range(256))
 class CellGrid:
     """Keeps the drawn cells and redoes only those whose blocks changed, glow, or stopped glowing.
 
-    A cell stands for ``scale`` blocks. The scale is the smallest of 1, 2, 3, 4, 6, 8, 12, … at which every
-    block that was ever used fits; what lies beyond is free and is said in words. So a fresh pool is shown
-    block by block, and the picture zooms out only when it must: it never jumps back while the pool lives.
+    ``dirty`` are the rows of the window in which cells were redone since ``take_dirty``.
     """
 
     def __init__(self) -> None:
         self.scale = 1
         self.cells: list[Cell] = []
         self._mirror: BlockMirror | None = None
+        self._window: MapWindow | None = None
         self._version = -1
         self._key: tuple[object, ...] = ()
-        self._area = (0, 0)
         self._again: set[int] = set()  # cells that glow, or whose owner has no name yet
+        self._dirty: set[int] = set()
+        self._leaving: frozenset[int] = frozenset()
 
     @property
     def hidden(self) -> int:
-        """Blocks beyond the last cell, none of which was ever used."""
+        """Blocks beyond the last cell."""
         blocks = self._mirror.num_blocks if self._mirror else 0
-        return max(0, blocks - len(self.cells) * self.scale)
+        first = self._window.first if self._window else 0
+        return max(0, blocks - (first + len(self.cells)) * self.scale)
+
+    def take_dirty(self) -> set[int]:
+        dirty, self._dirty = self._dirty, set()
+        return dirty
 
     def update(self, frame: Frame, rows: int, width: int) -> None:
-        """Bring the cells up to date for an area of ``rows`` times ``width`` cells.
+        """The whole pool in an area of ``rows`` times ``width`` cells, at the scale at which it fits.
 
-        Where the cells do not cover the pool they leave the last row free, for a word about the rest.
+        The picture zooms out only when it must, and never jumps back while the pool lives. Where the cells do
+        not cover the pool, what lies beyond was never used, and the last row is left free to say so.
         """
+        mirror, before = frame.view.mirror, self._window
+        same = mirror is self._mirror and before is not None and before.columns == width
+        scale, count = fit_cells(mirror, rows, width, self.scale if same else 1)
+        shown = -(-count // max(1, width))
+        self.show(frame, MapWindow(scale, max(1, width), shown, 0, shown, mirror.num_blocks))
+
+    def show(self, frame: Frame, window: MapWindow) -> None:
+        """Bring the cells of this window up to date."""
         view, mirror = frame.view, frame.view.mirror
-        fresh = mirror is not self._mirror or self._area != (rows, width)
-        self.scale, count = fit_cells(mirror, rows, width, 1 if fresh else self.scale)
+        fresh = mirror is not self._mirror or window != self._window or mirror.version < self._version
         focus = view.focused.session if view.focused else None
-        key = (self.scale, count, frame.ink, focus, view.focused_request)
+        latest = view.history.latest
+        self._leaving = frozenset(latest.finished) if latest is not None else frozenset()
+        leaving = any(mirror.num_held(request) for request in self._leaving)
+        key = (frame.ink, focus, view.focused_request, frame.highlight, leaving and self._leaving)
         changed = None if fresh or key != self._key else mirror.changed_since(self._version)
-        self._mirror, self._area, self._key, self._version = mirror, (rows, width), key, mirror.version
+        self._mirror, self._window, self._key, self._version = mirror, window, key, mirror.version
+        self.scale = window.scale
         if changed is None or len(changed) > _MAX_CHANGED:
             self._again.clear()
-            self.cells = [("·", frame.ink.free)] * count
-            self._redo(frame, range(count))
+            self.cells = [("", frame.ink.free)] * window.count
+            self._redo(frame, range(window.first, window.first + window.count))
         else:
             self._redo(frame, {block // self.scale for block in changed} | self._again)
 
     def _redo(self, frame: Frame, numbers: Iterable[int]) -> None:
-        assert self._mirror is not None
-        make = self._one if self.scale == 1 else self._many
+        mirror, window, scale = self._mirror, self._window, self.scale
+        assert mirror is not None
+        assert window is not None
+        make = self._one if scale == 1 else self._many
+        since, fading = frame.glow_since, frame.fade_since
+        first, count, columns = window.first, len(self.cells), window.columns
         for number in numbers:
-            if number >= len(self.cells):
+            place = number - first
+            if not 0 <= place < count:
                 continue
-            start = number * self.scale
-            newest = max(self._mirror.change_step[start : start + self.scale])
-            glow = newest >= frame.glow_since
-            cell = self.cells[number] = make(frame, start, glow)
+            start = number * scale
+            newest = max(mirror.change_step[start : start + scale])
+            glow = 0 if newest < fading else 1 if newest < since else 2
+            cell = make(frame, start, glow)
+            if cell != self.cells[place]:
+                self.cells[place] = cell
+                self._dirty.add(place // columns)
             if glow or cell[0] == UNNAMED:
                 self._again.add(number)
             else:
                 self._again.discard(number)
 
-    def _one(self, frame: Frame, block: int, glow: bool) -> Cell:
+    def _one(self, frame: Frame, block: int, glow: int) -> Cell:
         mirror, ink = frame.view.mirror, frame.ink
         state = mirror.states[block]
+        wide = self._window is not None and self._window.wide
         if state == _USED:
             holders = mirror.references(block)
             tag = _preferred(frame, holders)
-            level = -(-mirror.fill(block) * FILL_LEVELS // mirror.block_size)
-            return _used(frame, tag, min(level, FILL_LEVELS), len(holders) > 1, glow)
+            level = min(-(-mirror.fill(block) * FILL_LEVELS // mirror.block_size), FILL_LEVELS)
+            if self._leaving and self._leaving.issuperset(holders):
+                return _used(frame, tag, level, len(holders) > 1, glow, "×" if wide else "", leaving=True)
+            beside = ""
+            if wide and len(holders) > 1:
+                beside = COUNTS[min(len(holders) - 2, len(COUNTS) - 1)]
+            elif wide and level < FILL_LEVELS:
+                beside = LEVELS[max(0, level - 1)]
+            return _used(frame, tag, level, len(holders) > 1, glow, beside)
         if state == _CACHED:
-            return _cached(frame, mirror.owner[block], glow)
+            return _cached(frame, mirror.owner[block], FILL_LEVELS, glow)
         if state == _NULL:
             return "∅", ink.null
         return "·", ink.freed if glow else ink.free
 
-    def _many(self, frame: Frame, start: int, glow: bool) -> Cell:
+    def _many(self, frame: Frame, start: int, glow: int) -> Cell:
         mirror, ink = frame.view.mirror, frame.ink
         states = mirror.states[start : start + self.scale]
         used = states.count(_USED)
         if used:
             tag = frame.tag(_most_frequent(mirror.owner[start : start + self.scale], states, _IS_USED))
             return _used(frame, tag, max(1, round(FILL_LEVELS * used / len(states))), False, glow)
-        if _CACHED in states:
+        cached = states.count(_CACHED)
+        if cached:
             owner = _most_frequent(mirror.owner[start : start + self.scale], states, _IS_CACHED)
-            return _cached(frame, owner, glow)
+            return _cached(frame, owner, max(1, round(FILL_LEVELS * cached / len(states))), glow)
         return "·", ink.freed if glow else ink.free
 
 
@@ -110,47 +149,43 @@ def _most_frequent(owners: Iterable[int], states: bytearray, wanted: bytes) -> i
     return max(counts, key=counts.__getitem__)
 
 
-def fit_cells(mirror: BlockMirror, rows: int, width: int, at_least: int) -> tuple[int, int]:
-    """``(scale, cells)`` for this pool and area; see ``CellGrid``."""
-    blocks, rows, width = mirror.num_blocks, max(1, rows), max(1, width)
-    whole = fitting_scale(blocks, rows * width, at_least)
-    touched = fitting_scale(mirror.high_water + 1, max(1, rows - 1) * width, at_least)
-    if rows < 3 or whole < 2 * touched:
-        return whole, -(-blocks // whole)
-    return touched, (rows - 1) * width
-
-
-def fitting_scale(blocks: int, cells: int, at_least: int = 1) -> int:
-    """The smallest of 1, 2, 3, 4, 6, 8, 12, … from ``at_least`` on at which ``blocks`` fit into ``cells``."""
-    power = 1
-    while True:
-        for scale in (power, power * 3 // 2) if power > 1 else (1,):
-            if scale >= at_least and blocks <= scale * max(1, cells):
-                return scale
-        power *= 2
-
-
 def _preferred(frame: Frame, holders: Iterable[int]) -> SessionTag | None:
-    """Of a shared block the focused chat's tag, else the oldest holder's."""
-    focused = frame.view.focused_request
-    first: int | None = None
-    for request in holders:
+    """Of a shared block the tag of the chat that is pointed at, or of the focused one, else the oldest's."""
+    focused, highlight = frame.view.focused_request, frame.highlight
+    first: SessionTag | None = None
+    found: SessionTag | None = None
+    for position, request in enumerate(holders):
+        tag = frame.tag(request)
+        if highlight and tag is not None and tag.session == highlight:
+            return tag
         if request == focused:
-            return frame.tag(request)
-        if first is None:
-            first = request
-    return frame.tag(first) if first is not None else None
+            found = tag
+        if position == 0:
+            first = tag
+    return found or first
 
 
-def _used(frame: Frame, tag: SessionTag | None, level: int, shared: bool, glow: bool) -> Cell:
+def _emphasis(frame: Frame, tag: SessionTag) -> int:
+    """-1 fades, 0 is as usual, 1 the focused chat, 2 the one that is pointed at."""
+    if frame.highlight:
+        return 2 if tag.session == frame.highlight else -1
+    return int(frame.view.focused is not None and tag.session == frame.view.focused.session)
+
+
+def _used(
+    frame: Frame, tag: SessionTag | None, level: int, shared: bool, glow: int, beside: str = "",
+    leaving: bool = False,
+) -> Cell:  # fmt: skip
     if tag is None:
         return UNNAMED, frame.ink.text
-    focused = frame.view.focused is not None and tag.session == frame.view.focused.session
-    return tag.letter[-1], frame.ink.tile(tag.color, level, shared=shared, glow=glow, focused=focused)
+    emphasis = _emphasis(frame, tag)
+    style = frame.ink.tile(tag.color, level, shared=shared, glow=glow, focused=emphasis, leaving=leaving)
+    return tag.letter[-1] + beside, style
 
 
-def _cached(frame: Frame, owner: int, glow: bool) -> Cell:
+def _cached(frame: Frame, owner: int, level: int, glow: int) -> Cell:
     tag = frame.tag(owner) if owner != NOBODY else None
     if tag is None:
         return "▫", frame.ink.cached
-    return tag.letter[-1].lower(), frame.ink.cached_tile(tag.color, glow=glow)
+    emphasis = _emphasis(frame, tag) if frame.highlight else 0
+    return tag.letter[-1].lower(), frame.ink.cached_tile(tag.color, level, glow=glow, focused=emphasis)

@@ -18,13 +18,16 @@ GLOW_STEPS = 48
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One picture: ``glow_since`` is the step from which on a changed block glows."""
+    """One picture: ``glow_since`` is the step from which on a changed block glows, ``highlight`` the session
+    that the mouse points at.
+    """
 
     view: InspectorView
     ink: Ink
     series: StepSeries
     activity: Activity
     glow_since: int
+    highlight: str = ""
     own_log: EventLog | None = None
 
     @property
@@ -35,6 +38,14 @@ class Frame:
     @property
     def latest(self) -> StepRecord | None:
         return self.view.history.latest
+
+    @property
+    def fade_since(self) -> int:
+        """The step from which on a changed block has not lost its glow wholly."""
+        latest = self.latest
+        if latest is None or self.glow_since > latest.index:
+            return self.glow_since
+        return self.glow_since - (latest.index - self.glow_since + 1)
 
     @property
     def waiting_text(self) -> str:

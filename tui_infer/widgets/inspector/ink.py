@@ -39,9 +39,9 @@ class Ink:
         self.warn = self._style(colors.warn)
         self.error = self._style(colors.error)
         self.freed = self._style(colors.text)
-        self._tiles: dict[tuple[int, int, bool, bool, bool], Style] = {}
+        self._tiles: dict[tuple[int, int, bool, int, int, bool], Style] = {}
         self._letters: dict[int, Style] = {}
-        self._cached: dict[tuple[int, bool], Style] = {}
+        self._cached: dict[tuple[int, int, int, int], Style] = {}
         self._shades: dict[tuple[str, int], Style] = {}
 
     def _style(self, color: str, bold: bool = False) -> Style:
@@ -84,30 +84,70 @@ class Ink:
             found = self._letters[color] = self._style(session_color(self._theme, color), bold=True)
         return found
 
-    def tile(self, color: int, level: int, *, shared: bool, glow: bool, focused: bool) -> Style:
-        """A cell of the block map: ``level`` from 0 to FILL_LEVELS says how full the block is."""
-        key = (color, level, shared, glow, focused)
+    def tile(
+        self, color: int, level: int, *, shared: bool, glow: int, focused: int, leaving: bool = False
+    ) -> Style:
+        """A cell of the block map.
+
+        ``level`` from 0 to FILL_LEVELS says how full the block is, ``glow`` how new it is (2 the newest, 0
+        not at all), ``focused`` how much it stands out: -1 fades, 1 is the focused chat, 2 the one that is
+        pointed at.
+        """
+        key = (color, level, shared, int(glow), int(focused), leaving)
         found = self._tiles.get(key)
         if found is None:
             found = self._tiles[key] = self._make_tile(*key)
         return found
 
-    def _make_tile(self, color: int, level: int, shared: bool, glow: bool, focused: bool) -> Style:
+    def _make_tile(
+        self, color: int, level: int, shared: bool, glow: int, focused: int, leaving: bool
+    ) -> Style:
         hue = Color.parse(session_color(self._theme, color))
-        if glow:
-            return Style(color=self.background.hex6, bgcolor=hue.hex6, bold=True, underline=shared)
-        full = 0.38 if focused else 0.27
+        if focused < 0:
+            ink, ground = self.background.blend(hue, 0.45), self.background.blend(hue, 0.08)
+            return Style(color=ink.hex6, bgcolor=ground.hex6, underline=shared, strike=leaving)
+        if glow > 1 or focused > 1:
+            ground = hue if level == FILL_LEVELS or glow > 1 else self.background.blend(hue, 0.75)
+            return Style(color=self._ground, bgcolor=ground.hex6, bold=True, underline=shared, strike=leaving)
+        full = 0.5 if glow else 0.38 if focused else 0.27
         share = full * (0.25 + 0.75 * level / FILL_LEVELS)
-        ink = hue if level == FILL_LEVELS or focused else self.background.blend(hue, 0.85)
+        ink = hue if level == FILL_LEVELS or focused or glow else self.background.blend(hue, 0.85)
         ground = self.background.blend(hue, share)
-        return Style(color=ink.hex6, bgcolor=ground.hex6, bold=focused, underline=shared)
+        bold = bool(focused or glow)
+        return Style(color=ink.hex6, bgcolor=ground.hex6, bold=bold, underline=shared, strike=leaving)
 
-    def cached_tile(self, color: int, *, glow: bool) -> Style:
-        """A block that nobody holds and whose content is kept."""
-        key = (color, glow)
+    def cached_tile(self, color: int, level: int = FILL_LEVELS, *, glow: int, focused: int = 0) -> Style:
+        """Blocks that nobody holds and whose content is kept; ``level`` is their share of the cell."""
+        key = (color, level, int(glow), focused)
         found = self._cached.get(key)
         if found is None:
             hue = Color.parse(session_color(self._theme, color))
-            ink = self.background.blend(hue, 0.85 if glow else 0.42)
+            share = 0.22 if focused < 0 else 0.85 if glow or focused > 0 else 0.42
+            share *= 0.7 + 0.3 * level / FILL_LEVELS
+            ink = self.background.blend(hue, share)
             found = self._cached[key] = self._style(ink.hex6)
         return found
+
+    @cached_property
+    def token(self) -> Style:
+        """Text of every other token."""
+        return Style(color=self.text.color, bgcolor=self.background.blend(self._text_color, 0.09).hex6)
+
+    @cached_property
+    def token_odd(self) -> Style:
+        """Text of the tokens between those."""
+        return Style(color=self.text.color, bgcolor=self.background.blend(self._text_color, 0.2).hex6)
+
+    @cached_property
+    def _text_color(self) -> Color:
+        return Color.parse(self.text.color.name if self.text.color else "#808080")
+
+    @cached_property
+    def cursor(self) -> Style:
+        """The cell under the cursor: the strongest contrast that the theme has."""
+        return Style(color=self._ground, bgcolor=self.strong.color, bold=True)
+
+    @cached_property
+    def marked(self) -> Style:
+        """The cell under the cursor while the keys go elsewhere."""
+        return Style(color=self._ground, bgcolor=self.dim.color, bold=True)

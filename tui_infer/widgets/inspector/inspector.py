@@ -16,7 +16,10 @@ from textual.widget import Widget
 
 from tui_infer.arrangement import PANELS, Arrangement
 from tui_infer.event_log import EventLog
+from tui_infer.widgets.inspector.ab import AbPanel, ab_rows
 from tui_infer.widgets.inspector.batch import BatchPanel
+from tui_infer.widgets.inspector.block_detail import BlockCard, with_card
+from tui_infer.widgets.inspector.block_host import BlockHost
 from tui_infer.widgets.inspector.events import EventsPanel
 from tui_infer.widgets.inspector.frame import Frame, activity_of, glow_since
 from tui_infer.widgets.inspector.gpu import GpuPanel, gpu_rows
@@ -54,6 +57,7 @@ class Needs:
             failures=bool(status and graph_failures(status)),
             reason=len(view.mode_reason),
             blocks=view.mirror.num_blocks,
+            ab_rows=ab_rows(view.ab),
         )
 
 
@@ -67,13 +71,18 @@ class PanelLayout(Layout):
     ) -> ArrangeResult:
         assert isinstance(parent, Inspector)
         places = parent.place(size)
+        if parent.opened_block is not None:
+            places = with_card(places, size)
+            parent.map.opens = parent.map.opens or list(places) == ["kv", "card"]
         return [
-            WidgetPlacement(places.get(child.id or "", Region()), NULL_OFFSET, NULL_SPACING, child)
+            WidgetPlacement(
+                places.get(child.id or "", Region()), NULL_OFFSET, NULL_SPACING, child, child.id == "card"
+            )
             for child in children
         ]
 
 
-class Inspector(Widget):
+class Inspector(BlockHost):
     """The panels, one above the other or in two columns where it is wide.
 
     The user hides, enlarges and moves them: ``arrangement`` remembers it. With ``tabbed`` one of them takes
@@ -123,10 +132,12 @@ class Inspector(Widget):
     def compose(self) -> ComposeResult:
         yield BatchPanel(id="batch")
         yield StepPanel(id="step")
+        yield AbPanel(id="ab")
         yield KVPanel(id="kv")
         yield TablePanel(id="table")
         yield EventsPanel(id="events")
         yield GpuPanel(id="gpu")
+        yield BlockCard(id="card")
 
     class CardClosed(Message):
         """The user closed the card with graph against eager."""
@@ -170,7 +181,7 @@ class Inspector(Widget):
         if view.log is None:
             self._log.block_size = view.mirror.block_size
             self._log.follow(view.history)
-        frame = Frame(view, self._ink, self._series, activity, glow, own_log=self._log)
+        frame = Frame(view, self._ink, self._series, activity, glow, self.highlighted, own_log=self._log)
         for panel in self._panels():
             if panel.size.height:
                 panel.draw(frame)

@@ -28,7 +28,7 @@ def fit(line: Iterable[Part], width: int) -> Line:
     left = width
     for text, style in line:
         length = cell_len(text)
-        if not length:
+        if not text:
             continue
         if length <= left:
             kept.append((text, style))

@@ -2,15 +2,28 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from rich.style import Style
+from textual import events
+from textual.message import Message
 
 from tui_infer.mirror import BlockMirror
 from tui_infer.widgets.inspector.frame import Frame
+from tui_infer.widgets.inspector.ink import Ink
 from tui_infer.widgets.inspector.lines import Line, counted, width_of
 from tui_infer.widgets.inspector.panel import Panel
 
 _UNDERLINE = Style(underline=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """Where an entry stands: its line, and its cells from ``x`` to before ``end``."""
+
+    line: int
+    x: int
+    end: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +43,34 @@ class Run:
 
 
 class TablePanel(Panel):
+    """What fits, its start and its growing end; with the focus, or once it was scrolled, every entry."""
+
     NAME = "Table"
+    HINTS: ClassVar[tuple[tuple[str, str], ...]] = (("←↑↓→", "choose"), ("⏎", "open"), ("g", "its text"))
+
+    class Chosen(Message):
+        """An entry was chosen: the map is to go to its block, and with ``open`` to open it."""
+
+        def __init__(self, block: int, open: bool = False) -> None:
+            super().__init__()
+            self.block = block
+            self.open = open
+
+    class ChatWanted(Message):
+        """The text of this block is to be shown in its chat."""
+
+        def __init__(self, block: int) -> None:
+            super().__init__()
+            self.block = block
+
+    def __init__(self, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._request: int | None = None
+        self._index: int | None = None  # the chosen logical block
+        self._top: int | None = None  # first line that is shown; None where the table was not scrolled
+        self._runs: list[Run] = []  # of the entries on the screen, with their places in ``_spots``
+        self._spots: list[Spot] = []
+        self._lines = 0
 
     def caption(self, frame: Frame, width: int) -> Line:
         tag = frame.view.focused
@@ -58,18 +98,143 @@ class TablePanel(Panel):
             kept = mirror.num_cached_of(request)
             note = f", {counted(kept, 'block')} still cached" if kept else ""
             return [[(f"holds no block{note}", ink.dim)]]
+        if request != self._request:
+            self._request, self._index, self._top = request, None, None
         shared_note = self._shared_note(frame, request, table)
         singles = [_run_of_one(mirror, request, index, block) for index, block in table]
+        if self.has_focus or self._top is not None:
+            return self._browsed(frame, request, singles, width, height)
         for runs in (singles, merged_runs(singles)):
             entries = self._entries(frame, request, runs)
-            lines = flow(entries, width, height, "  ")
+            self._runs, self._spots = list(runs), []
+            lines = flow(entries, width, height, "  ", self._spots)
             if lines is not None:
                 break
         else:
-            lines = elided(entries, width, height, "  ", frame)
+            self._spots = []
+            lines = elided(entries, width, height, "  ", frame, self._spots)
+            self._runs = [*self._runs[: len(self._spots) - 2], self._runs[-1], self._runs[-1]]
         if shared_note and len(lines) < height:
             lines.append(shared_note)
         return lines
+
+    def _browsed(self, frame: Frame, request: int, runs: list[Run], width: int, height: int) -> list[Line]:
+        """Every entry on as many lines as it takes; ``height`` of them are shown, with a position mark."""
+        ink = frame.ink
+        chosen = min(self._index, len(runs) - 1) if self._index is not None else None
+        entries = self._entries(frame, request, runs)
+        if chosen is not None:
+            text = "".join(part for part, _ in entries[chosen])
+            entries[chosen] = [(text, ink.cursor if self.has_focus else ink.marked)]
+        spots: list[Spot] = []
+        lines = flow(entries, width - 2, 1 << 30, "  ", spots) or []
+        self._lines = len(lines)
+        last_top = max(0, len(lines) - height)
+        top = min(self._top or 0, last_top)
+        if chosen is not None and self.has_focus:
+            top = max(min(top, spots[chosen].line), spots[chosen].line - height + 1)
+        self._top = top if last_top else None
+        self._runs, self._spots = runs, [Spot(spot.line - top, spot.x, spot.end) for spot in spots]
+        shown = lines[top : top + height]
+        if not last_top:
+            return shown
+        length = max(1, height * height // len(lines))
+        first = round((height - length) * top / last_top)
+        return [
+            self._with_mark(ink, line, width, first <= row < first + length) for row, line in enumerate(shown)
+        ]
+
+    def _with_mark(self, ink: Ink, line: Line, width: int, thumb: bool) -> Line:
+        """The line with its part of the position mark at the right end."""
+        mark = ("▐", ink.dim) if thumb else ("▕", ink.rule)
+        return [*line, (" " * (width - width_of(line) - 1), ink.base), mark]
+
+    # --- keys and mouse ------------------------------------------------------------------------
+
+    def choose(self, index: int) -> None:
+        """Choose the logical block ``index``; the map follows."""
+        if not self._runs:
+            return
+        self._index = max(0, min(index, self._runs[-1].last))
+        self.redraw()
+        block = self._block()
+        if block is not None:
+            self.post_message(self.Chosen(block))
+
+    def _block(self) -> int | None:
+        """The physical block of the chosen entry."""
+        if self._index is None:
+            return None
+        run = next((run for run in self._runs if run.first <= self._index <= run.last), None)
+        return run.block + self._index - run.first if run is not None else None
+
+    def on_focus(self) -> None:
+        self.redraw()
+        if self._index is None and self._runs:
+            self._index = self._runs[-1].last
+            self.redraw()
+
+    def on_blur(self) -> None:
+        self._top = None
+        self.redraw()
+
+    def on_key(self, event: events.Key) -> None:
+        if self._index is None or not self._runs:
+            return
+        keys = {"left": -1, "right": 1, "home": -1 << 30, "end": 1 << 30}
+        lines = {"up": -1, "down": 1, "pageup": -8, "pagedown": 8}
+        block = self._block()
+        if event.key in keys:
+            self.choose(self._index + keys[event.key])
+        elif event.key in lines:
+            self.choose(self._on_line(lines[event.key]))
+        elif event.key in ("enter", "space") and block is not None:
+            self.post_message(self.Chosen(block, open=True))
+        elif event.key == "g" and block is not None:
+            self.post_message(self.ChatWanted(block))
+        else:
+            return
+        event.stop()
+        event.prevent_default()
+
+    def _on_line(self, step: int) -> int:
+        """The entry ``step`` lines away, above or below the chosen one."""
+        here = min(self._index or 0, len(self._spots) - 1)
+        spot = self._spots[here]
+        line = max(self._spots[0].line, min(spot.line + step, self._spots[-1].line))
+        near = [number for number, other in enumerate(self._spots) if other.line == line]
+        return min(near, key=lambda number: abs(self._spots[number].x - spot.x)) if near else here
+
+    def scroll_rows(self, rows: int) -> None:
+        """Move the view; an entry chosen by the keys comes back with the next key."""
+        self._top = max(0, (self._top or 0) + rows)
+        if self.has_focus and self._index is not None and self._spots:
+            self._index = self._on_line(rows)
+        self.redraw()
+
+    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        event.stop()
+        self.scroll_rows(-1)
+
+    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        event.stop()
+        self.scroll_rows(1)
+
+    def on_leave(self, event: events.Leave) -> None:
+        if self._top is not None and not self.has_focus:
+            self._top = None
+            self.redraw()
+
+    def on_click(self, event: events.Click) -> None:
+        x, y = event.x - 2, event.y - 1
+        for run, spot in zip(self._runs, self._spots):
+            if spot.line == y and spot.x <= x < spot.end:
+                event.stop()
+                self._index = run.first
+                self.focus(scroll_visible=False)
+                self.redraw()
+                self.post_message(self.Chosen(run.block, open=event.chain > 1))
+                return
 
     def _entries(self, frame: Frame, request: int, runs: Sequence[Run]) -> list[Line]:
         ink, view = frame.ink, frame.view
@@ -133,8 +298,13 @@ def merged_runs(runs: Sequence[Run]) -> list[Run]:
     return merged
 
 
-def flow(entries: Sequence[Line], width: int, height: int, gap: str) -> list[Line] | None:
-    """Entries in reading order, never broken; None when they take more than ``height`` lines."""
+def flow(
+    entries: Sequence[Line], width: int, height: int, gap: str, spots: list[Spot] | None = None
+) -> list[Line] | None:
+    """Entries in reading order, never broken; None when they take more than ``height`` lines.
+
+    Their places are added to ``spots``.
+    """
     lines: list[Line] = [[]]
     used = 0
     for entry in entries:
@@ -148,21 +318,35 @@ def flow(entries: Sequence[Line], width: int, height: int, gap: str) -> list[Lin
             lines[-1].append((gap, entry[0][1]))
             used += len(gap)
         lines[-1].extend(entry)
+        if spots is not None:
+            spots.append(Spot(len(lines) - 1, used, used + need))
         used += need
     return lines
 
 
-def elided(entries: Sequence[Line], width: int, height: int, gap: str, frame: Frame) -> list[Line]:
-    """The first entries and the last one, which grows, with a note of how many are left out."""
+def elided(
+    entries: Sequence[Line],
+    width: int,
+    height: int,
+    gap: str,
+    frame: Frame,
+    spots: list[Spot] | None = None,
+) -> list[Line]:
+    """The first entries and the last one, which grows, with a note of how many are left out. ``spots`` get
+    the places of them all, the note's before the last.
+    """
     ink = frame.ink
     low, high = 0, len(entries) - 1
     best: list[Line] = [entries[-1]]
     while low <= high:
         head = (low + high) // 2
         note: Line = [(f"… {len(entries) - head - 1:,} more …", ink.faint)]
-        lines = flow([*entries[:head], note, entries[-1]], width, height, gap)
+        found: list[Spot] = []
+        lines = flow([*entries[:head], note, entries[-1]], width, height, gap, found)
         if lines is None:
             high = head - 1
-        else:
-            best, low = lines, head + 1
+            continue
+        best, low = lines, head + 1
+        if spots is not None:
+            spots[:] = found
     return best

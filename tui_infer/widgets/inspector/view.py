@@ -1,13 +1,20 @@
 """What the inspector is given to draw: one immutable value, built by the app."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from engine.records import EngineStatus, StepMode
+from engine.records import BlockDetail, EngineStatus, StepMode
+from tui_infer.ab import AbRun
 from tui_infer.event_log import EventLog
 from tui_infer.history import StepHistory
 from tui_infer.mirror import BlockMirror
 from tui_infer.nvml import GpuReading
+
+# ``pieces(request, start, end)``: the text of each of these tokens, None where it is not known.
+PieceSource = Callable[[int, int, int], list[str] | None]
+
+
+SYNTHETIC_COLOR = -1  # of requests that no chat made
 
 
 @dataclass(frozen=True)
@@ -36,6 +43,9 @@ class InspectorView:
         mode_reason: why it is eager; empty in graph mode.
         paused: the step loop stands still.
         dead: the engine process is gone.
+        detail: the engine's last answer about a block.
+        pieces: text of the tokens of a request.
+        ab: the comparison of graph and eager that runs or is done.
         log: what happened so far; without one it is drawn up from the history.
         at: the past step that is shown; None is now. History and mirror are then those of that step.
     """
@@ -53,6 +63,9 @@ class InspectorView:
     dead: bool
     at: int | None = None
     log: EventLog | None = None
+    ab: AbRun | None = None
+    detail: BlockDetail | None = None
+    pieces: PieceSource | None = None
 
 
 def graph_failures(status: EngineStatus) -> list[tuple[str, str]]:
