@@ -18,15 +18,19 @@ from engine.config import EngineConfig
 from engine.inprocess import InProcessClient
 from engine.process import EngineProcess
 from engine.records import (
+    BlockDetail,
     BlockSnapshot,
     Cancel,
     Delta,
     Failed,
     Finished,
+    Inspect,
     Message,
     ModeChanged,
+    Paused,
     Progress,
     Ready,
+    RunUntil,
     SetMode,
     Started,
     Steps,
@@ -96,6 +100,23 @@ async def test_a_prompt_is_answered_and_the_state_follows(chat):
     assert (done.session, done.epoch, done.reason, done.output_tokens) == ("a", 1, "length", 20)
     assert "".join(d.text for d in chat.of(Delta)).split()[:3] == ["one", "two", "three"]
     await wait_until(lambda: sum(len(s.records) for s in chat.of(Steps)) == 20)
+
+
+async def test_a_stop_and_a_block_are_asked_for_and_told_over_every_client(chat):
+    chat.client.send(RunUntil("step", step=20))
+    chat.submit(prompt="hello", max_tokens=1000)
+    await wait_until(lambda: [event for event in chat.of(Paused) if event.reason])
+    assert chat.of(Paused) == [Paused(False), Paused(True, "step 20 was run")]
+    assert chat.of(Steps)[-1].records[-1].index == 20
+    chat.client.send(Inspect(1))
+    detail = await chat.wait_for(BlockDetail)
+    started = chat.of(Started)[0]
+    assert started.pieces == list("hello")
+    assert detail.pieces[:6] == [*"hello", "one "]
+    assert [end for delta in chat.of(Delta) for end in delta.ends][:3] == [4, 8, 14]
+    chat.client.send(Inspect(10**6))
+    assert (await chat.wait_for(Failed)).title == "command ignored"
+    assert chat.client.state == "ready"
 
 
 async def test_a_restart_takes_another_model_from_inside_the_running_loop(chat):
