@@ -30,6 +30,9 @@ from tui_infer.state import AppState, Topic
 from tui_infer.terminal_input import TerminalDriver
 from tui_infer.themes import choose_theme, load_themes
 from tui_infer.time_travel import TimeTravel
+from tui_infer.tools import Tools
+from tui_infer.widgets.inspector.ab import AbPanel
+from tui_infer.widgets.inspector.events import EventsPanel
 
 QUIT_TWICE_S = 2.0
 INSPECTOR_PERIOD_S = 0.1
@@ -73,6 +76,7 @@ class TuiInferApp(App[int], inherit_bindings=False):
         self.gpu_reading = GpuReading()
         self.time = TimeTravel(self)
         self._gpu = GpuMonitor(None)
+        self.tools = Tools(self)
         self._dirty: set[tuple[str, str]] = set()
         self._inspector_due = False
         self._inspector_shown_s = 0.0
@@ -181,6 +185,7 @@ class TuiInferApp(App[int], inherit_bindings=False):
             return
         dirty, self._dirty = self._dirty, set()
         if dirty:
+            self.tools.follow()
             self._show_notices()
             self._follow_engine({topic for topic, _ in dirty})
             self.main.refresh_state(dirty)
@@ -408,6 +413,35 @@ class TuiInferApp(App[int], inherit_bindings=False):
             return
         self._interrupted_s = now
         self.notify("Press ctrl+c again to quit", timeout=QUIT_TWICE_S, markup=False)
+
+    def action_tool(self, name: str, *words: str) -> None:
+        """A command of the palette or a key that a slash command does too."""
+        run = {"until": self.tools.until, "load": self.tools.load, "ab": self.tools.compare}[name]
+        if problem := run(words):
+            self.state.notice(f"/{name} not done", problem, "warning")
+
+    def action_panel(self, what: str, name: str) -> None:
+        """Hide, show, enlarge or move a panel; reset them all."""
+        self.main.change_panel(what, name)
+
+    def action_only_events(self, kind: str, session: str) -> None:
+        self.main.only_events(kind, session)
+
+    def on_inspector_card_closed(self) -> None:
+        self.tools.close_card()
+
+    def on_ab_panel_taken(self, event: AbPanel.Taken) -> None:
+        self.tools.take_card(event.how)
+
+    def on_events_panel_step_chosen(self, event: EventsPanel.StepChosen) -> None:
+        self.show_step(event.step)
+
+    def show_step(self, step: int) -> None:
+        """Go back to a step that a panel names."""
+        self.time.go(step)
+
+    def on_unmount(self) -> None:
+        self.tools.quit()
 
     async def action_quit(self) -> None:
         self.exit(0)

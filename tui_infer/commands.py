@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 from textual.content import Content
 
+from tui_infer.event_log import KIND_WORDS, KINDS
 from tui_infer.keys import KEYS, QUIT
+from tui_infer.run_until import CONDITIONS
 from tui_infer.widgets.key_bar import short_key
 
 if TYPE_CHECKING:
@@ -22,6 +24,14 @@ class Command(NamedTuple):
     action: str
 
 
+PANEL_TITLES = {
+    "batch": "Batch",
+    "step": "Step",
+    "kv": "KV",
+    "table": "Table",
+    "events": "Events",
+    "gpu": "GPU",
+}
 _TITLES = {
     "new": "New chat",
     "next": "Next chat",
@@ -32,6 +42,7 @@ _TITLES = {
     "mode": "Switch graph / eager",
     "pause": "Pause or resume the engine",
     "step": "Run one engine step",
+    "until": "Run until…",
     "past": "Look back in time, or return to now",
     "restart": "Restart the engine",
     "layout": "Next layout",
@@ -59,6 +70,42 @@ def _recording_commands(app: "TuiInferApp") -> Iterator[Command]:
     yield Command("Export a screenshot as SVG", "/export screenshot FILE", "app.export('screenshot', '.svg')")
 
 
+def _tool_commands(app: "TuiInferApp") -> Iterator[Command]:
+    """Run until, graph against eager, synthetic load."""
+    for condition in CONDITIONS[:-1]:
+        yield Command(
+            f"Run until {condition.words}",
+            f"/until {condition.word}",
+            f"app.tool('until', {condition.word!r})",
+        )
+    if app.state.ab is not None and app.state.ab.running:
+        yield Command("A/B: stop", "the mode becomes what it was", "app.tool('ab')")
+    else:
+        yield Command("A/B: eager against graph", "/ab measures the chats that stream", "app.tool('ab')")
+    for sessions in (1, 4, 8, 16):
+        title = f"Synthetic load: {sessions} session{'s' if sessions > 1 else ''}"
+        yield Command(title, f"/load {sessions} prompt=64 tokens=256", f"app.tool('load', '{sessions}')")
+    if app.state.load.active:
+        yield Command("Synthetic load: stop", "/load 0", "app.tool('load', '0')")
+
+
+def _panel_commands(app: "TuiInferApp") -> Iterator[Command]:
+    """Panels by name, and filters of the event log."""
+    arrangement = app.state.arrangement
+    for name, title in PANEL_TITLES.items():
+        hidden = name in arrangement.hidden
+        yield Command(f"Panel {title}: {'show' if hidden else 'hide'}", "x", f"app.panel('toggle', {name!r})")
+        yield Command(f"Panel {title}: enlarge or back", "z", f"app.panel('enlarge', {name!r})")
+        yield Command(f"Panel {title}: move up", "shift+up", f"app.panel('up', {name!r})")
+        yield Command(f"Panel {title}: move down", "shift+down", f"app.panel('down', {name!r})")
+    yield Command("Panels: all, in their usual order", "u", "app.panel('reset', '')")
+    yield Command("Events: all", "c", "app.only_events('', '')")
+    for kind in KINDS:
+        yield Command(f"Events: only {KIND_WORDS.get(kind, kind)}", "k", f"app.only_events({kind!r}, '')")
+    for session in app.state.sessions.values():
+        yield Command(f"Events: only chat {session.letter}", "f", f"app.only_events('', {session.id!r})")
+
+
 class TuiCommands(Provider):
     """Actions of the app, chats by title, and themes by name."""
 
@@ -74,6 +121,8 @@ class TuiCommands(Provider):
             yield Command(
                 f"Chat {number}: {session.title}", "go to this chat", f"app.focus_chat({session.id!r})"
             )
+        yield from _tool_commands(app)
+        yield from _panel_commands(app)
         for theme in app.theme_names:
             yield Command(f"Theme: {theme}", "look of the whole app", f"app.use_theme({theme!r})")
         yield Command("Quit", f"{short_key(QUIT.keys)} twice", "app.quit")

@@ -31,6 +31,7 @@ KEYS = [
     Key("pause", "f3", "app.toggle_pause", "pause or resume the engine", "Engine"),
     Key("step", "f4", "app.step_once", "pause and run one step", "Engine"),
     Key("past", "f9", "app.look_back", "look back in time, and return to now", "Engine"),
+    Key("until", "f10", "app.tool('until')", "run until something happens", "Engine"),
     Key("restart", "f7", "app.restart_engine", "restart the engine", "Engine"),
     Key("layout", "f5", "app.cycle_layout", "one pane, two, 2×2", "View"),
     Key("zoom", "f8", "app.toggle_zoom", "zoom the pane", "View"),

@@ -119,6 +119,18 @@ def _help(app: "TuiInferApp", words: Sequence[str]) -> str:
     return ""
 
 
+def _until(app: "TuiInferApp", words: Sequence[str]) -> str:
+    return app.tools.until(words)
+
+
+def _compare(app: "TuiInferApp", words: Sequence[str]) -> str:
+    return app.tools.compare(words)
+
+
+def _load(app: "TuiInferApp", words: Sequence[str]) -> str:
+    return app.tools.load(words)
+
+
 COMMANDS: dict[str, SlashCommand] = {
     command.name: command
     for command in (
@@ -128,6 +140,9 @@ COMMANDS: dict[str, SlashCommand] = {
         SlashCommand("speed", "N", "of a recording, 1 is as it was", recording.speed),
         SlashCommand("export", "steps|screenshot FILE", "as CSV, JSON or SVG", recording.export),
         SlashCommand("past", "[step]", "look back; F9 returns to now", _past),
+        SlashCommand("until", "[WHAT] [chat]", "run until an eviction, step N …", _until),
+        SlashCommand("ab", "[steps]", "graph against eager; again, stop", _compare),
+        SlashCommand("load", "N [prompt= tokens= rate=]", "synthetic load; 0 stops it", _load),
         SlashCommand("help", "", "keys and commands", _help),
     )
 }

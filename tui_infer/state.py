@@ -31,8 +31,8 @@ from engine.records import (
     StepOnce,
     Steps,
 )
-from tui_infer.answer_trace import AnswerTrace
 from tui_infer.ab import AbRun
+from tui_infer.answer_trace import AnswerTrace
 from tui_infer.event_log import EventLog
 from tui_infer.history import StepHistory
 from tui_infer.load import SyntheticLoad

@@ -117,7 +117,9 @@ def session_colors(theme: Theme) -> list[str]:
 
 
 def session_color(theme: Theme, index: int) -> str:
-    """The colour of the chat with this index; indexes beyond the palette start over."""
+    """The colour of the chat with this index; indexes beyond the palette start over, -1 is nobody's chat."""
+    if index < 0:
+        return inspector_colors(theme).dim
     palette = session_colors(theme)
     return palette[index % len(palette)]
 

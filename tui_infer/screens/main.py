@@ -291,6 +291,7 @@ class MainScreen(BlockViews, inherit_bindings=False):
             paused=state.paused,
             dead=state.phase == "failed",
             log=state.log,
+            ab=state.ab,
             detail=state.detail,
             pieces=state.texts.pieces,
         )

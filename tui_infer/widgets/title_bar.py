@@ -3,6 +3,7 @@
 from rich.cells import cell_len
 from rich.style import Style
 
+from tui_infer.run_until import describe
 from tui_infer.sanitize import one_line
 from tui_infer.state import AppState
 from tui_infer.themes import inspector_colors
@@ -47,6 +48,12 @@ class TitleBar(Bar):
                 Part(past, self.ink("warning", bold=True)),
                 Part("F9 now ", self.ink("primary"), "app.look_back"),
             ]
+        if state.moment is not None:
+            past = f"◀ the past: step {state.moment.step:,} "
+            return [
+                Part(past, self.ink("warning", bold=True)),
+                Part("F9 now ", self.ink("primary"), "app.look_back"),
+            ]
         if state.recording:
             parts.append(Part("● REC ", self.ink("error", bold=True), "app.toggle_recording"))
         if state.replay:
@@ -58,12 +65,22 @@ class TitleBar(Bar):
             parts.append(Part(f"✗ {title} ", self.ink("error", bold=True), "app.restart_engine"))
         elif state.phase == "loading":
             parts.append(Part("◐ loading ", self.ink("warning")))
+        elif state.until is not None:
+            words = f"▶ until {describe(state.until, state.letters)} "
+            parts.append(Part(words, self.ink("warning", bold=True), "app.toggle_pause"))
+        elif state.paused and state.pause_reason:
+            words = f"‖ {fit(state.pause_reason, max(12, self.size.width - 40))} "
+            parts.append(Part(words, self.ink("warning", bold=True), "app.toggle_pause"))
         elif state.paused:
             parts.append(Part("‖ paused ", self.ink("warning", bold=True), "app.toggle_pause"))
         elif state.active:
             parts.append(Part(f"● {state.active} active ", self.ink("success", bold=True)))
+        elif state.load.active:
+            pass
         else:
             parts.append(Part("○ idle ", self.ink("foreground", 0.6)))
+        if state.load.active and state.phase == "ready" and state.until is None and not state.pause_reason:
+            parts.append(Part(f"+ {state.load.active} synthetic ", self.ink("foreground", 0.6)))
         return parts
 
 
