@@ -8,7 +8,7 @@ from textual.widget import Widget
 from tui_infer.history import decode_rows
 from tui_infer.past import Moment, Past
 from tui_infer.widgets.inspector.ink import Ink
-from tui_infer.widgets.inspector.lines import Line, byte_size, counted, joined, spread, to_strip
+from tui_infer.widgets.inspector.lines import Line, byte_size, counted, joined, spread, to_strip, width_of
 
 ROWS = 2
 GRAPH, EAGER, PREFILL, EVICTED, PREEMPTED = "━", "╌", "▪", "▾", "×"
@@ -108,7 +108,7 @@ class TimelineStrip(Widget, can_focus=True):
             return Strip.blank(width, self.rich_style)
         ink = self._ink = self._ink or Ink(self.app.current_theme)
         line = self._track(past, moment, width, ink) if y == 0 else self._words(past, moment, width, ink)
-        return to_strip(line, width).extend_cell_length(width, ink.base)
+        return to_strip([*line, (" " * max(0, width - width_of(line)), ink.base)], width)
 
     def _track(self, past: Past, moment: Moment, width: int, ink: Ink) -> Line:
         cells = width - 2
@@ -150,7 +150,7 @@ class TimelineStrip(Widget, can_focus=True):
             [(f"{oldest:,}–{newest:,} kept, {byte_size(past.num_bytes)}", ink.dim)],
             [(f"{EVICTED} evicted", ink.warn), (f" {PREEMPTED} preempted", ink.error)],
         ]
-        room = width - sum(len(text) for text, _ in left) - 3
+        room = width - width_of(left) - 3
         return spread(left, [*joined(keys, ("  ", ink.dim), room), (" ", ink.dim)], width, ink.dim)
 
     # --- the mouse and keys ----------------------------------------------------------------------
