@@ -91,7 +91,7 @@ class BlockCard(Panel):
         engine = self._engine(frame, block)
         if engine:
             head.append(engine)
-        rest = [*self._text(frame, block, width), *self._history(frame, width)]
+        rest = [*self._text(frame, block, width), *self._history(frame)]
         room = max(1, height - len(head))
         self._last_top = max(0, len(rest) - room)
         self._top = min(self._top, self._last_top)
@@ -108,7 +108,11 @@ class BlockCard(Panel):
         key = (block, frame.view.mirror.last_change_step(block))
         if key != self._asked:
             self._asked = key
-            self.post_message(self.Asked(block))
+            self.call_later(self._send_question, block)
+
+    def _send_question(self, block: int) -> None:
+        """In the card's own turn: a message of somebody else's turn would not get beyond that one."""
+        self.post_message(self.Asked(block))
 
     def _state(self, frame: Frame, block: int, width: int) -> Line:
         ink, mirror = frame.ink, frame.view.mirror
@@ -132,7 +136,7 @@ class BlockCard(Panel):
             line += [(f" · {fill}/{size} tokens ", ink.text)]
             if width_of(line) + 10 <= width:
                 line += gauge(fill / size, 8, ink.ok, ink.free)
-            line.append((" · in the prefix index" if mirror.published(block) else " · private", ink.dim))
+            line.append((" · published" if mirror.published(block) else " · private", ink.dim))
         elif state == BlockState.NULL:
             line.append((" · all zero; padded rows of a batch write here", ink.dim))
         elif mirror.last_change_step(block) < 0:
@@ -158,9 +162,10 @@ class BlockCard(Panel):
             tag = frame.tag(request)
             group = owner_line(frame, request, index if index >= 0 else None)
             if tag is not None and len(owners) <= 2:
-                group = [*group, (f" {tag.title[:24]}", ink.dim)]
+                group = [*group, (f" {tag.title}", ink.dim)]
             groups.append(group)
-        return [[(label, ink.dim), *joined(groups, ("  ", ink.dim), width - len(label))]]
+        line = joined(groups, ("  ", ink.dim), width - len(label))
+        return [[(label, ink.dim), *(line or fit(groups[0], width - len(label)))]]
 
     def _engine(self, frame: Frame, block: int) -> Line:
         """Hash and last use, which only the engine knows; nothing while they are not here yet."""
@@ -209,20 +214,21 @@ class BlockCard(Panel):
             return [[*title, (" of its tokens is not known", ink.dim)]]
         return [title, *token_lines(pieces, width, (ink.token, ink.token_odd))]
 
-    def _history(self, frame: Frame, width: int) -> list[Line]:
+    def _history(self, frame: Frame) -> list[Line]:
         ink, past = frame.ink, self.past.events
         oldest = frame.view.history[0].index if len(frame.view.history) else 0
         if not past:
             since = f" none since step {oldest:,}" if oldest else " no step changed it"
             return [[("History", ink.title), (since, ink.dim)]]
+        digits = len(f"{past[-1].step:,}") + 1
         lines: list[Line] = [[("History", ink.title), (", newest first", ink.dim)]]
         for event in reversed(past):
-            line: Line = [(f"{event.step:>9,}  ", ink.dim), (_WORDS[event.kind], ink.text)]
+            line: Line = [(f"{event.step:>{digits},}  ", ink.dim), (_WORDS[event.kind], ink.text)]
             if event.request >= 0:
                 line += [(" ", ink.text), *owner_line(frame, event.request, event.index)]
                 tag = frame.tag(event.request)
                 if tag is not None:
-                    line.append((f"  {tag.title[: max(0, width - width_of(line) - 2)]}", ink.faint))
+                    line.append((f"  {tag.title}", ink.faint))
             lines.append(line)
         return lines
 
