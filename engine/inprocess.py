@@ -11,7 +11,8 @@ import threading
 from engine.client import Client, OnEvent
 from engine.config import EngineConfig
 from engine.records import AnyCommand, AnyEvent, Load, Shutdown
-from engine.service import EngineFactory, EngineService, load_engine
+from engine.service import EngineService, load_engine
+from engine.steppable import EngineFactory
 
 JOIN_S = 10.0  # a load cannot be interrupted; its thread is a daemon and ends with the process
 

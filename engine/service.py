@@ -8,8 +8,7 @@ import gc
 import queue
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator
 
 from engine.answers import Answer
 from engine.config import EngineConfig
@@ -17,11 +16,7 @@ from engine.errors import ConfigError, DeviceError, EngineError, RequestError
 from engine.records import (
     WIRE_VERSION,
     AnyCommand,
-    AnyEvent,
-    BlockDetail,
-    BlockSnapshot,
     Cancel,
-    EngineStatus,
     Failed,
     Inspect,
     Load,
@@ -35,54 +30,16 @@ from engine.records import (
     SetMode,
     Shutdown,
     Started,
-    StepMode,
     StepOnce,
-    StepRecord,
     Submit,
 )
-from engine.request import FinishReason, Request, SamplingParams
+from engine.request import FinishReason
+from engine.steppable import EngineFactory, Outlet, Steppable
 from engine.telemetry import Telemetry
 from engine.until import StepWatch
 
 PROGRESS_INTERVAL_S = 0.05
 STALL_S = 0.005  # pause when the engine has work and yet nothing it can do
-
-
-class Steppable(Protocol):
-    """What the service needs of an engine; ``engine.core.Engine`` has it."""
-
-    @property
-    def has_work(self) -> bool: ...
-    @property
-    def mode(self) -> StepMode: ...
-    def submit(
-        self,
-        prompt: Any,
-        params: SamplingParams,
-        session: str | None = None,
-        priority: int = 0,
-        history: list[int] | None = None,
-    ) -> Request: ...
-    def step(self) -> StepRecord | None: ...
-    def cancel(self, request_id: int) -> Any: ...
-    def set_mode(self, mode: StepMode) -> str: ...
-    def status(self) -> EngineStatus: ...
-    def block_snapshot(self) -> BlockSnapshot: ...
-    def inspect(self, block: int) -> BlockDetail: ...
-    def pieces(self, token_ids: Sequence[int]) -> list[str]: ...
-    def close(self) -> None: ...
-
-
-EngineFactory = Callable[[EngineConfig, Callable[[Progress], None]], Steppable]
-
-
-class Outlet(Protocol):
-    """Where events go. ``send`` neither blocks nor loses anything."""
-
-    def send(self, event: AnyEvent) -> None: ...
-
-    @property
-    def congested(self) -> bool: ...
 
 
 def load_engine(config: EngineConfig, progress: Callable[[Progress], None]) -> Steppable:

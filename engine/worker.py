@@ -17,7 +17,8 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from engine.records import AnyEvent, Shutdown
-from engine.service import EngineFactory, EngineService, load_engine
+from engine.service import EngineService, load_engine
+from engine.steppable import EngineFactory
 from engine.wire import WireError, command_reader, frame
 
 CONGESTED_BYTES = 1 << 20  # unsent bytes from which telemetry is given up and text is held together
