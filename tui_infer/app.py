@@ -286,6 +286,7 @@ class TuiInferApp(App[int], inherit_bindings=False):
             self.state.toggle_pause()
 
     def action_step_once(self) -> None:
+        self.time.leave()
         if self.replay is not None:
             self.replay.step_once()
         elif self._when_ready():

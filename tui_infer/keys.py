@@ -57,6 +57,16 @@ PROMPT_KEYS = [
     ("Alt+1…9", "go to chat 1…9"),
 ]
 
+# What the timeline takes while the past is looked at.
+PAST_KEYS = [
+    ("← →", "one step back, one ahead"),
+    ("⇧← ⇧→", "ten steps"),
+    ("PgUp PgDn", "a hundred steps"),
+    ("Home End", "the oldest kept, the newest"),
+    ("412 Enter", "go to step 412 (or click the line)"),
+    ("F9 Esc", "return to now"),
+]
+
 
 def bindings() -> list[BindingType]:
     """The keys of the main screen, as Textual wants them.

@@ -331,3 +331,33 @@ def test_a_new_engine_counts_its_steps_anew_and_old_answers_stay_visible() -> No
     state.restarting()
     assert state.moment is None
     assert text_at(state, 0) == "old"
+
+
+async def test_a_single_step_is_run_in_the_present() -> None:
+    async with running(ScriptedClient(ANSWER, rate=200), size=(120, 30)) as (app, pilot):
+        await looking_back(app, pilot, 20)
+        await pilot.press("left", "f4")
+        await pilot.pause()
+        assert app.state.moment is None
+
+
+async def test_a_new_engine_ends_the_look_into_the_past_of_the_old_one() -> None:
+    async with running(ScriptedClient(ANSWER, rate=200), size=(120, 30)) as (app, pilot):
+        await looking_back(app, pilot, 20)
+        app._restart()
+        await wait_until(lambda: not app.main.timeline.display, what="the timeline to go")
+        assert (await pane_of(app)).prompt.has_focus
+
+
+async def test_the_engine_that_failed_can_still_be_looked_back_at() -> None:
+    client = ScriptedClient(ANSWER, rate=200)
+    async with running(client, size=(140, 40)) as (app, pilot):
+        await ask(app, pilot, "Count")
+        await wait_until(lambda: app.state.newest_step >= 50, what="steps")
+        client.fail()
+        await wait_until(lambda: app.state.phase == "failed")
+        await pilot.press("f9", "4", "0", "enter")
+        await pilot.pause()
+        assert "◀ the past: step 40" in screen_text(app)
+        assert "◀ step 40" in screen_text(app)
+        await pilot.press("f9")

@@ -8,7 +8,7 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from tui_infer.keys import KEYS, PALETTE, PROMPT_KEYS, QUIT
+from tui_infer.keys import KEYS, PALETTE, PAST_KEYS, PROMPT_KEYS, QUIT
 from tui_infer.slash import COMMANDS
 from tui_infer.widgets.chat.marks import MARKS
 from tui_infer.widgets.key_bar import bound_keys, short_key
@@ -58,6 +58,7 @@ class HelpScreen(ModalScreen[None]):
             self._section(left, group, rows)
         right = self._table()
         self._section(right, "Prompt", PROMPT_KEYS)
+        self._section(right, "Looking back", PAST_KEYS)
         commands = [(f"/{name}", command.description) for name, command in COMMANDS.items()]
         self._section(right, "Commands", commands)
         marks = [(mark, MARK_WORDS[name]) for name, (mark, _) in MARKS.items()]

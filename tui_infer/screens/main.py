@@ -79,6 +79,7 @@ class MainScreen(BlockViews, inherit_bindings=False):
         topics = {topic for topic, _ in changes}
         if topics & {"sessions", "engine"}:
             self.banner.update(self.size.width)
+            self.timeline.display = self._state.moment is not None
             self.fit_panes(keep_panel=True)
             self.session_bar.refresh()
             self.title_bar.refresh()
@@ -126,7 +127,8 @@ class MainScreen(BlockViews, inherit_bindings=False):
             pane.engine_stopped = self._state.phase == "failed"
             pane.bind(session, document, palette, color, turns)
             elsewhere = mode == "full" or (
-                keep_panel and (self.inspector.has_panel_focus or self.focused is self.timeline)
+                keep_panel
+                and (self.inspector.has_panel_focus or (self.focused is self.timeline and self._state.moment))
             )
             if session_id == self._state.focused and not elsewhere:
                 self.set_focus(pane.prompt, scroll_visible=False)
@@ -308,7 +310,7 @@ class MainScreen(BlockViews, inherit_bindings=False):
         state = self._state
         if state.moment is None:
             self._past_documents.clear()
-        self.timeline.display = state.moment is not None
+        self.timeline.display = state.moment is not None  # before it can have the focus
         if focus and state.moment is not None:
             self.set_focus(self.timeline, scroll_visible=False)
         elif focus:
