@@ -12,8 +12,8 @@ from engine.records import (
     Inspect,
     Started,
     StepRecord,
-    Steps,
     StepRow,
+    Steps,
     Submit,
 )
 from tests.app.driving import ask, focused_pane, running, screen_text

@@ -38,7 +38,8 @@ class CellGrid:
         self._window: MapWindow | None = None
         self._version = -1
         self._key: tuple[object, ...] = ()
-        self._again: set[int] = set()  # cells that glow, or whose owner has no name yet
+        self._glowing: dict[int, int] = {}  # cells that glow, and how much
+        self._unnamed: set[int] = set()  # cells whose owner has no name yet
         self._dirty: set[int] = set()
         self._leaving: frozenset[int] = frozenset()
 
@@ -78,11 +79,25 @@ class CellGrid:
         self._mirror, self._window, self._key, self._version = mirror, window, key, mirror.version
         self.scale = window.scale
         if changed is None or len(changed) > _MAX_CHANGED:
-            self._again.clear()
+            self._glowing.clear()
+            self._unnamed.clear()
             self.cells = [("", frame.ink.free)] * window.count
             self._redo(frame, range(window.first, window.first + window.count))
         else:
-            self._redo(frame, {block // self.scale for block in changed} | self._again)
+            numbers = {block // self.scale for block in changed} | self._unnamed
+            self._redo(frame, numbers | self._fading(frame))
+
+    def _fading(self, frame: Frame) -> set[int]:
+        """Cells that glow less than when they were drawn."""
+        mirror, scale = self._mirror, self.scale
+        assert mirror is not None
+        since, fading, steps = frame.glow_since, frame.fade_since, mirror.change_step
+        faded = set()
+        for number, glow in self._glowing.items():
+            newest = steps[number] if scale == 1 else max(steps[number * scale : (number + 1) * scale])
+            if glow != (0 if newest < fading else 1 if newest < since else 2):
+                faded.add(number)
+        return faded
 
     def _redo(self, frame: Frame, numbers: Iterable[int]) -> None:
         mirror, window, scale = self._mirror, self._window, self.scale
@@ -90,22 +105,26 @@ class CellGrid:
         assert window is not None
         make = self._one if scale == 1 else self._many
         since, fading = frame.glow_since, frame.fade_since
-        first, count, columns = window.first, len(self.cells), window.columns
+        first, count, columns, steps = window.first, len(self.cells), window.columns, mirror.change_step
         for number in numbers:
             place = number - first
             if not 0 <= place < count:
                 continue
             start = number * scale
-            newest = max(mirror.change_step[start : start + scale])
+            newest = steps[start] if scale == 1 else max(steps[start : start + scale])
             glow = 0 if newest < fading else 1 if newest < since else 2
             cell = make(frame, start, glow)
             if cell != self.cells[place]:
                 self.cells[place] = cell
                 self._dirty.add(place // columns)
-            if glow or cell[0] == UNNAMED:
-                self._again.add(number)
+            if glow:
+                self._glowing[number] = glow
             else:
-                self._again.discard(number)
+                self._glowing.pop(number, None)
+            if cell[0] == UNNAMED:
+                self._unnamed.add(number)
+            else:
+                self._unnamed.discard(number)
 
     def _one(self, frame: Frame, block: int, glow: int) -> Cell:
         mirror, ink = frame.view.mirror, frame.ink
