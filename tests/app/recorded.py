@@ -119,3 +119,20 @@ async def replaying(
             yield app, pilot, client
         finally:
             await client.close()
+
+
+class FullDisk:
+    """A file that takes so many bytes and then no more."""
+
+    def __init__(self, file, room: int) -> None:  # type: ignore[no-untyped-def]
+        self._file, self._room = file, room
+
+    def write(self, data: memoryview) -> int:
+        if self._room <= 0:
+            raise OSError(28, "No space left on device")
+        written = self._file.write(data[: self._room])
+        self._room -= written
+        return int(written)
+
+    def close(self) -> None:
+        self._file.close()

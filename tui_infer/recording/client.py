@@ -13,6 +13,7 @@ from tui_infer.recording.reader import Recording
 
 SPEEDS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 LEAST_WAIT_S, MOST_WAIT_S = 1 / 60, 0.25  # between looks at the clock, which the title shows
+SPREAD_S = 0.15  # most that a step of a batch comes later than the batch did
 TURN_S = 0.02  # of delivering at a stretch; then the app draws and takes keys
 
 OnEntry = Callable[[AnyEntry], None]
@@ -139,7 +140,10 @@ class ReplayClient(Client):
         """Deliver what is due at ``t``, as far as there is time; the clock then waits for the rest."""
         entries = self.recording.entries
         while not self.ended and entries[self._next].t <= t:
-            self._deliver_next()
+            due = self._records_due(entries[self._next], t)
+            if due == 0:
+                break
+            self._deliver_next(due)
             if time.monotonic() >= deadline and not self.ended:
                 self.time = min(t, entries[self._next].t)
                 break
@@ -147,6 +151,18 @@ class ReplayClient(Client):
             self.playing = False
             self.time = self.recording.duration
         self.on_moved()
+
+    def _records_due(self, entry: AnyEntry, t: float) -> int | None:
+        """How many of an entry's steps were made by ``t``, None for all: steps come in batches of a tenth of
+        a second, which at slow speed would be seen.
+        """
+        if not (isinstance(entry, Heard) and isinstance(entry.event, Steps) and entry.event.records):
+            return None
+        records = entry.event.records
+        latest = records[0].t + t - entry.t
+        if t - entry.t >= SPREAD_S or records[-1].t <= latest:
+            return None
+        return sum(record.t <= latest for record in records[self._part :])
 
     def _deliver_next(self, most_steps: int | None = None) -> int:
         """Deliver the next entry, or of its step records only ``most_steps``; returns how many records."""

@@ -84,9 +84,9 @@ class RecordControl:
             self._app.state.notice(TITLE, problem, "warning")
 
     @property
-    def now(self) -> float | None:
-        """Seconds into the recording."""
-        return self._recorder.writer.now if self._recorder else None
+    def writer(self) -> RecordingWriter | None:
+        """What takes the entries now."""
+        return self._recorder.writer if self._recorder else None
 
     def reading(self, gpu: GpuReading) -> None:
         """The card was read."""

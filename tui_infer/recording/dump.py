@@ -1,7 +1,8 @@
 """The inspector's panels as text: the same state in the same size gives the same text, live or replayed."""
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, NamedTuple
 
 from tui_infer.widgets.inspector.panel import Panel
 
@@ -9,6 +10,7 @@ if TYPE_CHECKING:
     from tui_infer.app import TuiInferApp
 
 DUMP_SIZE = (160, 48)  # of the terminal in which dumps are made
+HEAD = "=== step "
 SETTLE_S = 0.05  # panels get their places a frame after the engine or the card said something new
 SAME = 3  # dumps that have to agree
 MOST_TRIES = 100
@@ -39,3 +41,26 @@ def _dump(app: "TuiInferApp") -> str:
             rows = [strip.text.rstrip() for strip in panel._strips]
             parts.append("\n".join([f"[{panel.id}]", *rows]))
     return "\n".join(parts) + "\n"
+
+
+class Dump(NamedTuple):
+    """The panels at one moment: after step ``step``, ``t`` seconds into the recording."""
+
+    step: int
+    t: float
+    text: str
+
+
+def dumps_as_text(dumps: Iterable[Dump]) -> str:
+    """Dumps as a file for people and for ``dumps_of``."""
+    return "".join(f"{HEAD}{dump.step} t {dump.t!r}\n{dump.text}" for dump in dumps)
+
+
+def dumps_of(text: str) -> list[Dump]:
+    """The dumps in such a file."""
+    dumps = []
+    for part in text.split(HEAD)[1:]:
+        first, _, rest = part.partition("\n")
+        step, _, t = first.partition(" t ")
+        dumps.append(Dump(int(step), float(t), rest))
+    return dumps

@@ -4,7 +4,7 @@ import gc
 import os
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -45,7 +45,17 @@ class Recording:
     steps: int = 0
     first_step: int | None = None
     last_step: int | None = None
-    duration: float = field(default=0.0)
+    duration: float = 0.0
+
+    @property
+    def has_graphs(self) -> bool:
+        """Whether its engine could replay CUDA graphs."""
+        return any(
+            isinstance(entry, Heard)
+            and isinstance(entry.event, Ready)
+            and bool(entry.event.status.graph_sizes)
+            for entry in self.entries
+        )
 
 
 class _Torn(Exception):

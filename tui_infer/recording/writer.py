@@ -51,6 +51,7 @@ class RecordingWriter:
         self.on_error = on_error
         self.error = ""
         self.bytes_written = 0
+        self.entries = 0  # handed over
         self._file = _open(path)
         self._queue: queue.SimpleQueue[AnyEntry | None] = queue.SimpleQueue()
         self._encoder = msgspec.msgpack.Encoder()
@@ -79,6 +80,7 @@ class RecordingWriter:
     def put(self, entry: AnyEntry) -> None:
         """Hand an entry over; from then on it must not change."""
         if not self.error and not self._closed:
+            self.entries += 1
             self._queue.put(entry)
 
     def end(self) -> None:
