@@ -16,6 +16,7 @@ import dataclasses
 import json
 import sys
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from rich.console import Console
@@ -34,13 +35,16 @@ def steps_part(chosen: argparse.Namespace) -> dict[str, Any]:
     model = f"{PREFIX}{shape_name(chosen.shape)}" if chosen.shape else chosen.model
     config = EngineConfig(model=model, device=chosen.device, max_batch=max(chosen.batch, 32))
     found = asyncio.run(compare(config, chosen.batch, chosen.steps, chosen.rounds))
-    medians = {name: _median([r.steps_per_s for r in rounds]) for name, rounds in found.items()}
+    medians = {name: median(r.steps_per_s for r in rounds) for name, rounds in found.items()}
+    # A round against its neighbour: what the machine does meanwhile meets both.
+    ratios = [app.steps_per_s / bare.steps_per_s for app, bare in zip(found["app"], found["headless"])]
     return {
         "model": model,
         "chats": chosen.batch,
         "rounds": {name: [dataclasses.asdict(r) for r in rounds] for name, rounds in found.items()},
         "steps_per_s": medians,
-        "ratio": medians["app"] / medians["headless"],
+        "ratios": ratios,
+        "ratio": median(ratios),
         "graph_share": min(r.graph_share for rounds in found.values() for r in rounds),
     }
 
@@ -53,12 +57,13 @@ def show_steps(console: Console, part: dict[str, Any]) -> None:
             {"headless": "bare client", "app": "app, all panels"}[name],
             f"{part['steps_per_s'][name]:,.1f}",
             " ".join(f"{r.steps_per_s:,.1f}" for r in made),
-            f"{_median([r.ms_p50 for r in made]):.3f}",
-            f"{_median([r.cpu for r in made]):.2f}",
+            f"{median(r.ms_p50 for r in made):.3f}",
+            f"{median(r.cpu for r in made):.2f}",
         )
     table.title = f"{part['model']}, {part['chats']} chats, {part['graph_share']:.0%} of steps by graph"
     console.print(table)
-    console.print(f"the app keeps {part['ratio']:.2%} of the steps", highlight=False)
+    each = " ".join(f"{ratio:.1%}" for ratio in part["ratios"])
+    console.print(f"with the app: {part['ratio']:.2%} of the steps, median of {each}", highlight=False)
 
 
 def show_cpu(console: Console, rows: list[dict[str, Any]]) -> None:
@@ -82,10 +87,6 @@ def show_memory(console: Console, rows: list[dict[str, Any]]) -> None:
     console.print(table)
 
 
-def _median(values: list[float]) -> float:
-    return sorted(values)[(len(values) - 1) // 2]
-
-
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -95,7 +96,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--batch", type=int, default=4, help="chats that stream at once")
     parser.add_argument("--steps", type=int, help="tokens of an answer [200 for a model, 2000 for a shape]")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--blocks", type=int, nargs="*", default=[4096, 100_000], help="sizes of the pool")
     parser.add_argument("--seconds", type=float, default=8.0, help="of each measurement of CPU")
     parser.add_argument("--history", type=int, nargs=2, default=[20_000, 10_000], metavar=("STEPS", "MORE"))
