@@ -32,7 +32,7 @@ from tui_infer.themes import choose_theme, load_themes
 from tui_infer.time_travel import TimeTravel
 from tui_infer.tools import Tools
 from tui_infer.widgets.inspector.ab import AbPanel
-from tui_infer.widgets.inspector.events import EventsPanel
+from tui_infer.widgets.inspector.panel import Panel
 
 QUIT_TWICE_S = 2.0
 INSPECTOR_PERIOD_S = 0.1
@@ -434,12 +434,9 @@ class TuiInferApp(App[int], inherit_bindings=False):
     def on_ab_panel_taken(self, event: AbPanel.Taken) -> None:
         self.tools.take_card(event.how)
 
-    def on_events_panel_step_chosen(self, event: EventsPanel.StepChosen) -> None:
-        self.show_step(event.step)
-
-    def show_step(self, step: int) -> None:
+    def on_panel_step_chosen(self, event: Panel.StepChosen) -> None:
         """Go back to a step that a panel names."""
-        self.time.go(step)
+        self.time.go(event.step)
 
     def on_unmount(self) -> None:
         self.tools.quit()

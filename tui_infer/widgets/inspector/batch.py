@@ -52,7 +52,18 @@ class BatchPanel(Panel):
         lines += [gauge, *reason]
         if height > len(lines) and record is not None:
             lines.append(self._past(frame, width))
-        return lines[:height]
+        return [*lines, *self._all_reasons(frame, width, height - len(lines))][:height]
+
+    def _all_reasons(self, frame: Frame, width: int, room: int) -> list[Line]:
+        """Where there is room, every reason of eager steps on a row of its own, the most frequent first."""
+        ink, reasons = frame.ink, frame.view.history.eager_reasons
+        if room < 3 or not reasons:
+            return []
+        title = f"{sum(reasons.values()):,} eager steps, by reason"
+        lines: list[Line] = [[], [(title, ink.dim)]]
+        for reason, count in reasons.most_common(room - 2):
+            lines.append(fit([(f"{count:>9,}  ", ink.text), (one_line(reason, 300), ink.eager)], width))
+        return lines
 
     def _with_graphs(self, frame: Frame, width: int, height: int) -> list[Line]:
         """Captured sizes in view; which rows there are depends on the mode and not on the step, so that none
@@ -77,7 +88,7 @@ class BatchPanel(Panel):
             lines.append(self._past(frame, width))
         if "last" in shown:
             lines += last
-        return lines[:height]
+        return [*lines, *self._all_reasons(frame, width, height - len(lines))][:height]
 
     def _summary(self, frame: Frame, record: StepRecord | None, width: int, *, reason: bool = False) -> Line:
         ink = frame.ink

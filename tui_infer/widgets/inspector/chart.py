@@ -33,10 +33,13 @@ def scale_of(columns: Sequence[Column]) -> float:
     return nice_ceiling(min(max(typical * 1.15, spike * 1.05), typical * 3))
 
 
-def decode_chart(columns: Sequence[Column], width: int, height: int, ink: Ink) -> list[Line]:
+def decode_chart(
+    columns: Sequence[Column], width: int, height: int, ink: Ink, cursor: int | None = None
+) -> list[Line]:
     """``height`` rows: bars reach the mean of their steps, a thin line on top reaches the slowest one.
 
-    Graph steps are solid, eager steps hatched. ``▲`` marks a spike that goes beyond the axis.
+    Graph steps are solid, eager steps hatched. ``▲`` marks a spike that goes beyond the axis. The column
+    whose number is ``cursor`` stands out.
     """
     room = max(1, width - AXIS_WIDTH)
     columns = columns[-room:]
@@ -45,7 +48,11 @@ def decode_chart(columns: Sequence[Column], width: int, height: int, ink: Ink) -
     lines: list[Line] = []
     for row in range(height - 1, -1, -1):
         lines.append(
-            [*_axis(row, height, top, ink), (pad, ink.dim), *_merge_row(columns, row, height, top, ink)]
+            [
+                *_axis(row, height, top, ink),
+                (pad, ink.dim),
+                *_merge_row(columns, row, height, top, ink, cursor),
+            ]
         )
     return lines
 
@@ -64,10 +71,14 @@ def _label(ms: float) -> str:
     return f"{ms / 1000:g}k" if ms >= 10_000 else f"{ms:.4g}".removeprefix("0")
 
 
-def _merge_row(columns: Sequence[Column], row: int, height: int, top: float, ink: Ink) -> Line:
+def _merge_row(
+    columns: Sequence[Column], row: int, height: int, top: float, ink: Ink, cursor: int | None
+) -> Line:
     line: Line = []
     for column in columns:
         mark, style = _mark(column, row, height, top, ink)
+        if column.number == cursor:
+            mark, style = mark if mark.strip() else "┊", ink.strong
         if line and line[-1][1] is style:
             line[-1] = (line[-1][0] + mark, style)
         else:
@@ -98,13 +109,19 @@ def _mark(column: Column, row: int, height: int, top: float, ink: Ink) -> tuple[
     return ("╷" if spike > 0.15 else " "), ink.shade(style, 60)
 
 
-def prefill_lane(columns: Sequence[Column], width: int, ink: Ink) -> Line:
+def prefill_lane(columns: Sequence[Column], width: int, ink: Ink, cursor: int | None = None) -> Line:
     """One row: the slowest step with prefill in each column, on a scale of its own."""
     room = max(1, width - AXIS_WIDTH)
     columns = columns[-room:]
     top = max([column.prefill_ms for column in columns], default=0.0)
     marks = sparkline([column.prefill_ms for column in columns], top).rjust(room)
-    return [("pre ", ink.prefill if top else ink.faint), ("│", ink.rule), (marks, ink.prefill)]
+    line: Line = [("pre ", ink.prefill if top else ink.faint), ("│", ink.rule)]
+    place = next((i for i, column in enumerate(columns) if column.number == cursor), None)
+    if place is None:
+        return [*line, (marks, ink.prefill)]
+    place += room - len(columns)
+    at = marks[place] if marks[place].strip() else "┊"
+    return [*line, (marks[:place], ink.prefill), (at, ink.strong), (marks[place + 1 :], ink.prefill)]
 
 
 def chart_notes(columns: Sequence[Column], steps_per_column: int, ink: Ink) -> list[Line]:

@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from rich.style import Style
 from textual import events
 from textual.binding import Binding
-from textual.message import Message
 
 from tui_infer.event_log import KIND_WORDS, KINDS, NOBODY, Entry, EntryKind, EventLog
 from tui_infer.sanitize import one_line
@@ -42,13 +41,6 @@ class EventsPanel(Panel):
         Binding("F", "next_session(-1)", "only one chat", show=False),
         Binding("c", "clear", "all entries", show=False),
     ]
-
-    class StepChosen(Message):
-        """The user wants to see this step."""
-
-        def __init__(self, step: int) -> None:
-            super().__init__()
-            self.step = step
 
     def __init__(self, id: str | None = None) -> None:
         super().__init__(id=id)

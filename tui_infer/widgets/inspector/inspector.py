@@ -174,6 +174,7 @@ class Inspector(BlockHost):
             return
         if self._ink is None:
             self._ink = Ink(self.app.current_theme)
+            self.refresh()  # the tabs wait for it
         activity = activity_of(view)
         step = self.query_one("#step", Panel)
         self._series.update(view.history, step.size.width - 9, single=activity in ("paused", "past"))

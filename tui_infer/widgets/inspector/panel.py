@@ -3,6 +3,7 @@
 from typing import ClassVar
 
 from textual.geometry import Region
+from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
@@ -17,6 +18,13 @@ class Panel(Widget):
     corners it draws. A panel holds no truth: ``draw`` makes every line again from a frame. With the focus
     its frame is lit and its keys, ``HINTS``, stand in the key bar.
     """
+
+    class StepChosen(Message):
+        """The user wants to see this step."""
+
+        def __init__(self, step: int) -> None:
+            super().__init__()
+            self.step = step
 
     can_focus = True
     HINTS: ClassVar[tuple[tuple[str, str], ...]] = ()

@@ -12,7 +12,9 @@ MAX_COLUMNS = 256
 
 @dataclass(slots=True)
 class Column:
-    """``steps`` consecutive steps from ``number * steps`` on. Times are milliseconds."""
+    """``steps`` consecutive steps from ``number * steps`` on. Times are milliseconds. ``peak_step`` is the
+    slowest of them, of any kind.
+    """
 
     number: int
     decode_steps: int = 0
@@ -21,6 +23,8 @@ class Column:
     graph_steps: int = 0
     prefill_ms: float = 0.0
     most_active: int = 0
+    peak_ms: float = -1.0
+    peak_step: int = 0
 
     @property
     def mean_ms(self) -> float:
@@ -33,6 +37,8 @@ class Column:
 
     def add(self, record: StepRecord) -> None:
         self.most_active = max(self.most_active, record.active)
+        if record.ms.total > self.peak_ms:
+            self.peak_ms, self.peak_step = record.ms.total, record.index
         if record.kind == "decode":
             self.decode_steps += 1
             self.decode_ms += record.ms.total

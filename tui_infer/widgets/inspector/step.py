@@ -1,6 +1,8 @@
 """Step: how long each step takes, where the time goes, and how fast tokens come."""
 
 from rich.style import Style
+from textual import events
+from textual.binding import Binding
 from textual.renderables.digits import DIGITS, DIGITS3X3_BOLD
 
 from engine.records import StepRecord
@@ -20,10 +22,80 @@ from tui_infer.widgets.inspector.lines import (
     width_of,
 )
 from tui_infer.widgets.inspector.panel import Panel
+from tui_infer.widgets.inspector.record import record_at, record_lines
+from tui_infer.widgets.inspector.series import Column
 
 
 class StepPanel(Panel):
+    """The newest step and the chart of those before; with a cursor on the chart, the record under it."""
+
     NAME = "Step"
+    HINTS = (("←→", "column"), (", .", "one step"), ("Enter", "go there"), ("End", "newest"))
+    BINDINGS = [
+        Binding("left", "column(-1)", "earlier", show=False),
+        Binding("right", "column(1)", "later", show=False),
+        Binding("pageup", "column(-10)", "earlier", show=False),
+        Binding("pagedown", "column(10)", "later", show=False),
+        Binding("comma", "one(-1)", "one step back", show=False),
+        Binding("full_stop", "one(1)", "one step on", show=False),
+        Binding("home", "oldest", "oldest in view", show=False),
+        Binding("end", "newest", "newest", show=False),
+        Binding("enter", "choose", "show that step", show=False),
+    ]
+
+    def __init__(self, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.cursor: int | None = None  # number of the step under it
+        self._columns: list[Column] = []
+        self._chart_end = 0
+
+    # --- cursor --------------------------------------------------------------------------------
+
+    def _put(self, step: int | None) -> None:
+        self.cursor = step
+        self.redraw()
+
+    def action_column(self, by: int) -> None:
+        """To the slowest step of the column beside."""
+        if not self._columns or self._frame is None:
+            return
+        per_column = self._frame.series.steps_per_column
+        last = len(self._columns) - 1
+        if self.cursor is None:
+            place = last if by < 0 else 0
+        else:
+            number = self.cursor // per_column
+            here = next((i for i, column in enumerate(self._columns) if column.number >= number), last)
+            place = min(last, max(0, here + by))
+        self._put(self._columns[place].peak_step)
+
+    def action_one(self, by: int) -> None:
+        """One step back or on."""
+        history = self._frame.view.history if self._frame else None
+        if history is None or not len(history):
+            return
+        start = self.cursor if self.cursor is not None else history[-1].index - by
+        record = record_at(history, min(history[-1].index, max(history[0].index, start + by)))
+        self._put(record.index)
+
+    def action_oldest(self) -> None:
+        if self._columns:
+            self._put(self._columns[0].peak_step)
+
+    def action_newest(self) -> None:
+        self._put(None)
+
+    def action_choose(self) -> None:
+        if self.cursor is not None:
+            self.post_message(self.StepChosen(self.cursor))
+
+    def on_blur(self) -> None:
+        self._put(None)
+
+    def on_click(self, event: events.Click) -> None:
+        place = len(self._columns) - (self._chart_end - event.x)
+        if 0 < event.y < self.size.height - 1 and 0 <= place < len(self._columns):
+            self._put(self._columns[place].peak_step)
 
     def headline(self, frame: Frame, width: int) -> Line:
         """Graph against eager at the batch size of the newest decode steps, once both were measured."""
@@ -40,6 +112,11 @@ class StepPanel(Panel):
         ink, record = frame.ink, frame.latest
         if record is None:
             return [[(frame.waiting_text, ink.dim)]]
+        if self.cursor is not None:
+            record = record_at(frame.view.history, self.cursor)
+            self.cursor = record.index
+            details = record_lines(frame, record, width)[: height if height < 4 else height - 2]
+            return [*self._chart(frame, width, height - len(details)), *details]
         tall = height >= 10
         lines = self._hero(frame, record, width) if tall else [self._one_line(frame, record, width)]
         below: list[Line] = []
@@ -127,16 +204,23 @@ class StepPanel(Panel):
         if room < 1:
             return []
         columns = series.last(width if room < 3 else max(1, width - AXIS_WIDTH))
+        self._columns, self._chart_end = columns, 2 + width
+        cursor = None if self.cursor is None else self.cursor // series.steps_per_column
         notes = joined(chart_notes(columns, series.steps_per_column, ink), ("  ", ink.dim), width)
         if room < 3:
             top = scale_of(columns)
             marks: Line = [
-                (sparkline([column.mean_ms], top), ink.shade(ink.mode(column.mode), 70)) for column in columns
+                (
+                    sparkline([column.mean_ms], top),
+                    ink.strong if column.number == cursor else ink.shade(ink.mode(column.mode), 70),
+                )
+                for column in columns
             ]
             return [[(" " * (width - len(columns)), ink.dim), *marks], notes][:room]
         if room < 5:
-            return [*decode_chart(columns, width, room - 1, ink), notes]
-        return [*decode_chart(columns, width, room - 2, ink), prefill_lane(columns, width, ink), notes]
+            return [*decode_chart(columns, width, room - 1, ink, cursor), notes]
+        lane = prefill_lane(columns, width, ink, cursor)
+        return [*decode_chart(columns, width, room - 2, ink, cursor), lane, notes]
 
     def _shares(self, frame: Frame, width: int, *, bars: bool, device_bar: bool) -> list[Line]:
         """The host's time as a stacked bar, and under it how much of it the device was busy."""
