@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from textual.pilot import Pilot
@@ -9,6 +10,7 @@ from textual.pilot import Pilot
 from engine.records import Delta, Ready, Started, StepRow, Steps
 from tests.app.driving import ask, pane_of, running, screen_text, settled
 from tests.app.inspector_app import InspectorApp
+from tests.app.recorded import replaying, simulated_entries, written
 from tests.app.scripted import ScriptedClient, engine_status, step
 from tests.app.simulation import Simulation
 from tests.waiting import wait_until
@@ -361,3 +363,16 @@ async def test_the_engine_that_failed_can_still_be_looked_back_at() -> None:
         assert "◀ the past: step 40" in screen_text(app)
         assert "◀ step 40" in screen_text(app)
         await pilot.press("f9")
+
+
+async def test_a_recording_can_be_looked_back_at_too(tmp_path: Path) -> None:
+    path = written(tmp_path / "chat.tirec", simulated_entries(steps=60))
+    async with replaying(path, size=(160, 48)) as (app, pilot, client):
+        await client.seek_step(50)
+        await pilot.press("f9", "shift+left")
+        await pilot.pause()
+        assert shown_step(app) == 40
+        assert "◀ the past: step 40" in screen_text(app)
+        await client.seek_step(20)
+        await wait_until(lambda: not app.main.timeline.display, what="the timeline to go")
+        assert app.state.moment is None
