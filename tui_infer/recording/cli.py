@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 EXIT_S = 3.0
+DEMO_SPEED = 0.25
 
 
 def recording_options(function: F) -> F:
@@ -44,10 +45,15 @@ def recording_writer(values: Mapping[str, Any]) -> "RecordingWriter | None":
 @click.option("--demo", is_flag=True, help="Play the recording that comes with tui-infer, made on an H200.")
 @click.option("--steps", metavar="OUT", help="Write its steps to OUT (.csv or .json) instead of playing it.")
 @click.option("--step", type=click.IntRange(min=0), metavar="N", help="Begin behind step N, and stand still.")
-@click.option("--speed", type=click.FloatRange(0.125, 64.0), default=1.0, metavar="X", help="1 is as it was.")
+@click.option(
+    "--speed",
+    type=click.FloatRange(0.125, 64.0),
+    metavar="X",
+    help=f"1 is as it was.  [1; with --demo {DEMO_SPEED:g}: a card makes hundreds of steps a second]",
+)
 @click.option("--theme", metavar="NAME", help="Theme of the app.")
 def replay(
-    file: str | None, demo: bool, steps: str | None, step: int | None, speed: float, theme: str | None
+    file: str | None, demo: bool, steps: str | None, step: int | None, speed: float | None, theme: str | None
 ) -> int:
     """Play a recording in the app, or write its steps to a file.
 
@@ -60,7 +66,7 @@ def replay(
     recording = read_recording(demo_path() if demo else Path(str(file)).expanduser())
     if steps is not None:
         return _write_steps(recording, Path(steps).expanduser())
-    return _play(recording, step, speed, theme)
+    return _play(recording, step, speed or (DEMO_SPEED if demo else 1.0), theme)
 
 
 def demo_path() -> Path:

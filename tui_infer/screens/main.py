@@ -162,7 +162,7 @@ class MainScreen(BlockViews, inherit_bindings=False):
             hints["ready"] = ["nothing was said here yet", "", "F3 play   F4 one step   + - speed"]
         for pane in self.panes:
             pane.transcript.set_hint(hints[self._state.phase])
-            pane.prompt.placeholder = "Ask something…"
+            pane.prompt.placeholder = "/seek STEP  /speed N" if self._state.read_only else "Ask something…"
 
     @property
     def visible_panes(self) -> list[Pane]:

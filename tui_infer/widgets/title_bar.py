@@ -29,7 +29,8 @@ class TitleBar(Bar):
     def _left(self, room: int) -> list[Part]:
         """Name, model, place, attention and mode."""
         dim, plain = self.ink("foreground", 0.45), self.ink("foreground", 0.85)
-        parts = [Part(" tui-infer", self.ink("primary", bold=True))]
+        name = " replay" if self._state.replay else " tui-infer"
+        parts = [Part(name, self.ink("primary", bold=True))]
         shown = _shown(self._state, room - cell_len(parts[0].text))
         for text in shown:
             parts += [Part(" · ", dim), Part(text, plain)]
