@@ -325,9 +325,11 @@ class MainScreen(BlockViews, inherit_bindings=False):
             return
         typed = self.app.time.typed  # type: ignore[attr-defined]
         self.timeline.show(state.past, state.moment, state.newest_step, typed)
+        then = words_of(state.moment, state.newest_step)
         for pane in self.visible_panes:
-            pane.then = words_of(state.moment, state.newest_step)
-            pane.update_frame(focused=pane.has_class("-current"), soon=True)
+            if pane.then != then:
+                pane.then = then
+                pane.update_frame(focused=pane.has_class("-current"))
 
     def on_timeline_strip_key(self, event: TimelineStrip.Key) -> None:
         """What means nothing in time is typed into the prompt."""
