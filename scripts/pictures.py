@@ -33,8 +33,19 @@ PROMPTS = [
 ]
 
 
+SYSTEM = (
+    "You are a patient teacher. Answer in plain words, in short sentences, and give one example for every "
+    "idea. Never use a word that a child of ten would not know. If a question is not clear, say what you "
+    "take it to mean."
+)
+KV = ("3",)  # the third panel, from whichever has the focus
+OPEN_BLOCK = ("3", "enter", "enter")  # the cursor to block 3, and its card
+
+
 class Picture(NamedTuple):
-    """One picture: terminal size, theme, chats, and the text of generated tokens when it is taken."""
+    """One picture: terminal size, theme, chats, and the text of generated tokens when it is taken; then keys
+    are pressed. Chats with a ``system`` prompt share its KV blocks; ``blocks`` is the size of the pool.
+    """
 
     name: str
     size: tuple[int, int]
@@ -42,6 +53,8 @@ class Picture(NamedTuple):
     chats: int
     tokens: int
     keys: tuple[str, ...] = ()
+    system: str = ""
+    blocks: int | None = None
 
 
 PICTURES = [
@@ -51,14 +64,17 @@ PICTURES = [
     Picture("chats-80x24-dark", (80, 24), "dark", 2, 60),
     Picture("chats-80x24-light", (80, 24), "light", 2, 60),
     Picture("inspector-100x30-dark", (100, 30), "dark", 3, 60, ("f6",)),
+    Picture("map-160x48-dark", (160, 48), "dark", 3, 40, ("ctrl+o", *KV, *OPEN_BLOCK), SYSTEM, 400),
+    Picture("map-80x24-dark", (80, 24), "dark", 2, 60, ("f6", "f6", *KV, *OPEN_BLOCK), SYSTEM, 400),
     Picture("help-100x30-dark", (100, 30), "dark", 1, 20, ("f1",)),
 ]
 
 
 async def take(picture: Picture, model: str, out: Path) -> None:
     """Run the app until the chats have streamed far enough, and write what the terminal shows."""
-    settings = Settings(temperature=0.0, max_tokens=400)
-    app = TuiInferApp(EngineClient(EngineConfig(model=model)), theme=picture.theme, settings=settings)
+    settings = Settings(temperature=0.0, max_tokens=400, system=picture.system)
+    config = EngineConfig(model=model, num_blocks=picture.blocks)
+    app = TuiInferApp(EngineClient(config), theme=picture.theme, settings=settings)
     async with app.run_test(size=picture.size) as pilot:
         await wait(lambda: app.state.phase == "ready", READY_S)
         await start_chats(app, pilot, picture.chats)

@@ -47,7 +47,9 @@ def place_of(kv: KVPanel, block: int) -> tuple[int, int]:
 
 
 def told(app: InspectorApp) -> str:
-    return next((line for line in panel(app, "kv") if line.startswith("block")), "")
+    """The line on the block under the mouse or the cursor, without the scale at its right end."""
+    line = next((line for line in panel(app, "kv") if line.startswith("block")), "")
+    return line.split("  ")[0]
 
 
 # --- cursor ----------------------------------------------------------------------------------------

@@ -133,10 +133,11 @@ class BlockCard(Panel):
                 line.append((" · waits for its release", ink.warn))
         if state in (BlockState.USED, BlockState.CACHED):
             fill = mirror.fill(block)
-            line += [(f" · {fill}/{size} tokens ", ink.text)]
-            if width_of(line) + 10 <= width:
-                line += gauge(fill / size, 8, ink.ok, ink.free)
-            line.append((" · published" if mirror.published(block) else " · private", ink.dim))
+            end = (" · published" if mirror.published(block) else " · private", ink.dim)
+            line.append((f" · {fill}/{size} tokens", ink.text))
+            if width_of([*line, end]) + 9 <= width:
+                line += [(" ", ink.dim), *gauge(fill / size, 8, ink.ok, ink.free)]
+            line.append(end)
         elif state == BlockState.NULL:
             line.append((" · all zero; padded rows of a batch write here", ink.dim))
         elif mirror.last_change_step(block) < 0:
@@ -157,15 +158,15 @@ class BlockCard(Panel):
             label = "last held by "
         if not owners:
             return []
-        groups: list[Line] = []
-        for request, index in owners:
-            tag = frame.tag(request)
-            group = owner_line(frame, request, index if index >= 0 else None)
-            if tag is not None and len(owners) <= 2:
-                group = [*group, (f" {tag.title}", ink.dim)]
-            groups.append(group)
-        line = joined(groups, ("  ", ink.dim), width - len(label))
-        return [[(label, ink.dim), *(line or fit(groups[0], width - len(label)))]]
+        room = width - len(label)
+        groups = [owner_line(frame, request, index if index >= 0 else None) for request, index in owners]
+        titled = [
+            [*group, (f" {tag.title}", ink.dim)] if tag is not None else group
+            for group, tag in zip(groups, (frame.tag(request) for request, _ in owners))
+        ]
+        one_by_one = len(owners) == 1 or sum(width_of(group) + 2 for group in titled) <= room + 2
+        shown = titled if one_by_one else groups
+        return [[(label, ink.dim), *(joined(shown, ("  ", ink.dim), room) or fit(shown[0], room))]]
 
     def _engine(self, frame: Frame, block: int) -> Line:
         """Hash and last use, which only the engine knows; nothing while they are not here yet."""
@@ -321,7 +322,8 @@ def with_card(places: dict[str, Region], size: Size) -> dict[str, Region]:
     below = Region(kv.x, kv.bottom, kv.width, size.height - kv.bottom)
     best = max((below, above, beside), key=lambda area: min(area.height, WANTED_ROWS) * (area.width > 30))
     if best.width > 30 and best.height >= LEAST_ROWS:
-        height = min(best.height, WANTED_ROWS + 4)
+        # What would be left of the panels under it is taken too where it is too little to read.
+        height = WANTED_ROWS if best.height >= WANTED_ROWS + LEAST_ROWS else best.height
         y = best.bottom - height if best is above else best.y
         return {**places, "card": Region(best.x, y, best.width, height)}
     # No panel leaves enough room: the map above, the card below, and nothing else.

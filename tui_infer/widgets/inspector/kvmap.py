@@ -84,10 +84,6 @@ class KVPanel(Panel):
     def caption(self, frame: Frame, width: int) -> Line:
         if self.cursor.typed:
             return [("go to block ", frame.ink.text), (f"{self.cursor.typed}▏", frame.ink.strong)]
-        window = self._window
-        if window is not None and window.scrolls and width >= 64:
-            first, last = window.blocks
-            return [(f"{first:,}–{last:,}", frame.ink.dim)]
         return []
 
     def headline(self, frame: Frame, width: int) -> Line:
@@ -253,8 +249,17 @@ class KVPanel(Panel):
         if block is None or window is None or block >= window.num_blocks:
             return []
         if window.scale > 1:
-            return range_line(frame, block - block % window.scale, window.scale)
-        return block_line(frame, block)
+            line = range_line(frame, block - block % window.scale, window.scale)
+        else:
+            line = block_line(frame, block)
+        return spread(line, self._scale_words(frame, window), width, frame.ink.dim)
+
+    def _scale_words(self, frame: Frame, window: MapWindow) -> Line:
+        """Which blocks are shown, or how many a cell stands for."""
+        if window.scrolls:
+            first, last = window.blocks
+            return [(f"{first:,}–{last:,} of {window.num_blocks:,}", frame.ink.faint)]
+        return [(f"1 cell = {counted(window.scale, 'block')}", frame.ink.faint)]
 
     def _owners(self, frame: Frame, width: int) -> Line:
         """Blocks of each chat, the largest first, then what is shared and what a cell stands for."""
@@ -266,12 +271,7 @@ class KVPanel(Panel):
             if tag is not None:
                 held[tag.session] += mirror.num_held(request)
                 tags[tag.session] = tag
-        right: Line = []
-        if window is not None and window.scrolls:
-            first, last = window.blocks
-            right = [(f"{first:,}–{last:,} of {window.num_blocks:,}", ink.faint)]
-        elif window is not None:
-            right = [(f"1 cell = {counted(window.scale, 'block')}", ink.faint)]
+        right = self._scale_words(frame, window) if window is not None else []
         groups: list[Line] = []
         if mirror.shared:
             groups.append([(f"{mirror.shared:,}", ink.text), (" shared", ink.dim)])
