@@ -145,7 +145,7 @@ def chats_of(state: AppState, t: float) -> Chats:
 
 def snapshot_of(mirror: BlockMirror) -> BlockSnapshot:
     """The pool as the mirror knows it."""
-    blocks = range(1, mirror.num_blocks)
+    blocks = range(1, min(mirror.num_blocks, mirror.high_water + 1))  # above it nothing was ever held
     owners = [
         BlockOwner(block, request, index)
         for block in blocks
