@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from engine.records import StepMode, StepRecord
+from engine.records import StepMode, StepRecord, Submit
 from tests.app.driving import ask, running
 from tests.app.scripted import ScriptedClient
 from tests.app.simulation import Simulation
@@ -120,10 +120,12 @@ async def test_without_chats_synthetic_ones_are_measured_and_go_away_behind_it()
     client = ScriptedClient("word " * 4000, rate=400, graphs=True)
     async with running(client, size=(120, 40)) as (app, pilot):
         await ask(app, pilot, "/ab 15")
-        await wait_until(lambda: app.state.load.active == 4, what="the load")
+        await wait_until(lambda: app.state.ab is not None, what="a run")
         run = app.state.ab
         assert run is not None
         await wait_until(lambda: not run.running, what="the end of it")
         await wait_until(lambda: app.state.load.active == 0, what="the load to go")
         assert len(app.state.sessions) == 1
         assert run.what == "4 synthetic"
+        asked = {command.session for command in client.sent if isinstance(command, Submit)}
+        assert asked == {"load-1", "load-2", "load-3", "load-4"}

@@ -11,6 +11,10 @@ from textual.widgets import Static
 from tui_infer.keys import KEYS, PALETTE, PAST_KEYS, PROMPT_KEYS, QUIT
 from tui_infer.slash import COMMANDS
 from tui_infer.widgets.chat.marks import MARKS
+from tui_infer.widgets.inspector.ab import AbPanel
+from tui_infer.widgets.inspector.events import EventsPanel
+from tui_infer.widgets.inspector.kvmap import KVPanel
+from tui_infer.widgets.inspector.step import StepPanel
 from tui_infer.widgets.key_bar import bound_keys, short_key
 
 TWO_COLUMNS = 100
@@ -22,6 +26,20 @@ MARK_WORDS = {
     "cancelled": "stopped",
     "error": "failed",
 }
+
+
+def _panel_rows() -> list[tuple[str, str]]:
+    """Keys of the inspector's panels, while one has the focus."""
+    rows = [
+        ("Tab 1…9", "next panel, panel 1…9"),
+        ("z", "enlarge it, or back"),
+        ("x u", "hide it, show all"),
+        ("⇧↑ ⇧↓", "move it"),
+    ]
+    for panel in (StepPanel, EventsPanel, KVPanel, AbPanel):
+        keys = ", ".join(f"{key} {label}" for key, label in panel.HINTS if key != "x")
+        rows.append((panel.NAME, keys))
+    return rows
 
 
 class HelpScreen(ModalScreen[None]):
@@ -56,6 +74,7 @@ class HelpScreen(ModalScreen[None]):
                 if key.group == group
             ]
             self._section(left, group, rows)
+        self._section(left, "Panels", _panel_rows())
         right = self._table()
         self._section(right, "Prompt", PROMPT_KEYS)
         self._section(right, "Looking back", PAST_KEYS)

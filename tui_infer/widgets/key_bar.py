@@ -68,7 +68,8 @@ class KeyBar(Bar):
         key_style, text_style = self.ink("footer-key-foreground", bold=True), self.ink("foreground", 0.7)
         parts = [Part(f" {panel.NAME} ", self.ink("secondary", bold=True))]
         used = cell_len(parts[0].text)
-        for key, label in [*panel.HINTS, *PANEL_HINTS]:
+        own = {key for key, _ in panel.HINTS}
+        for key, label in [*panel.HINTS, *(hint for hint in PANEL_HINTS if hint[0] not in own)]:
             cells = cell_len(key) + cell_len(label) + 3
             if used + cells > width:
                 break

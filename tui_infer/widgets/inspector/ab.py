@@ -9,6 +9,7 @@ from tui_infer.widgets.inspector.lines import Line, fit, gauge, milliseconds
 from tui_infer.widgets.inspector.panel import Panel
 
 HEAD = 2
+WITH_HOST = 47  # cells from which host and device stand in the row
 
 
 class AbPanel(Panel):
@@ -46,7 +47,14 @@ class AbPanel(Panel):
         lines = [self._progress(frame, run, width), fit([(_header(width), ink.dim)], width)]
         rows = sorted(run.rows(), key=lambda row: row.eager_steps + row.graph_steps, reverse=True)
         fitting = sorted(rows[: max(0, height - HEAD)])
-        return [*lines, *(self._row(frame, row, width) for row in fitting)][:height]
+        split = width < WITH_HOST and height >= HEAD + 2 * len(fitting)
+        for row in fitting:
+            lines.append(self._row(frame, row, width))
+            if split:
+                lines.append(
+                    fit([("     host ", frame.ink.dim), *self._host(frame, row, "  device ")], width)
+                )
+        return lines[:height]
 
     def _progress(self, frame: Frame, run: AbRun, width: int) -> Line:
         ink = frame.ink
@@ -68,18 +76,24 @@ class AbPanel(Panel):
         line.append((f"{_ms(row.graph_ms):>7}", ink.graph))
         ratio = f"{row.ratio:.2f}×" if row.ratio is not None else "–"
         line.append((f"{ratio:>7}", ink.strong))
-        host = f"{_ms(row.eager_host_ms)}→{_ms(row.graph_host_ms)}"
-        device = f"{_ms(row.eager_device_ms)}→{_ms(row.graph_device_ms)}"
-        if width >= 47:
-            line += [(f"{host:>11}", ink.launch), (f"{device:>11}", ink.device)]
+        if width >= WITH_HOST:
+            line += self._host(frame, row, "")
         if width >= 57:
             line.append((f"{f'{row.eager_steps}+{row.graph_steps}':>10}", ink.dim))
         return fit(line, width)
 
+    def _host(self, frame: Frame, row: AbRow, between: str) -> Line:
+        """Host and device time, eager → graph."""
+        ink = frame.ink
+        host = f"{_ms(row.eager_host_ms)}→{_ms(row.graph_host_ms)}"
+        device = f"{_ms(row.eager_device_ms)}→{_ms(row.graph_device_ms)}"
+        cells = 0 if between else 11
+        return [(f"{host:>{cells}}", ink.launch), (between, ink.dim), (f"{device:>{cells}}", ink.device)]
+
 
 def _header(width: int) -> str:
     text = f"{'rows':>4}{'eager':>7}{'graph':>7}{'ratio':>7}"
-    if width >= 47:
+    if width >= WITH_HOST:
         text += f"{'host':>11}{'device':>11}"
     return text + (f"{'steps':>10}" if width >= 57 else "")
 

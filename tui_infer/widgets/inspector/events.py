@@ -213,7 +213,7 @@ class EventsPanel(Panel):
         step = f"{entry.step}" if entry.step > 0 else "–"
         line: Line = [(step.rjust(digits), ink.dim), (" ", ink.dim)]
         letter = tag.letter if tag else "" if entry.request == NOBODY else "?"
-        line.append((letter[:2].center(3), ink.letter(tag.color) if tag else ink.dim))
+        line.append((f"{letter[:3]:<3} ", ink.letter(tag.color) if tag else ink.dim))
         word = SHORT.get(entry.kind, entry.kind)
         line += [(word.ljust(KIND_WIDTH), _style(entry.kind, ink)), (" ", ink.dim)]
         line = fit([*line, *_words(frame, entry)], width)

@@ -342,7 +342,7 @@ class Inspector(BlockHost):
         line: Line = []
         for name, label in self._tabs():
             style = ink.lit(ink.title if self.has_panel_focus else ink.dim) if name == front else ink.dim
-            line.append((label.center(len(label) + gap), style))
+            line.append((f" {label} " if gap == 2 else f"{label} ", style))
         line = fit(line, width)
         return to_strip([*line, (" " * (width - width_of(line)), ink.base)], width)
 

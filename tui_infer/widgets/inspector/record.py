@@ -7,7 +7,7 @@ from engine.records import StepRecord
 from tui_infer.history import StepHistory, decode_rows
 from tui_infer.sanitize import one_line
 from tui_infer.widgets.inspector.frame import Frame
-from tui_infer.widgets.inspector.lines import Line, counted, fit, joined, milliseconds, spread
+from tui_infer.widgets.inspector.lines import Line, counted, fit, milliseconds, spread, width_of, wrap_words
 
 _VERBS = {
     "allocate": "allocated",
@@ -33,14 +33,27 @@ def record_at(history: StepHistory, step: int) -> StepRecord:
 
 def record_lines(frame: Frame, record: StepRecord, width: int) -> list[Line]:
     """What the engine said of a step, most important lines first."""
-    lines = [_what(frame, record, width), _times(frame, record, width), _rows(frame, record, width)]
-    lines += [_tokens(frame, record, width), _blocks(frame, record, width)]
+    lines = [*_what(frame, record, width), *_times(frame, record, width), *_rows(frame, record, width)]
+    lines += [*_tokens(frame, record, width), *_blocks(frame, record, width)]
     lines += _ends(frame, record, width)
     return lines
 
 
-def _what(frame: Frame, record: StepRecord, width: int) -> Line:
+def _wrapped(label: str, groups: list[Line], width: int, frame: Frame) -> list[Line]:
+    """Groups side by side, on as many lines as they take."""
+    dim = frame.ink.dim
+    lines: list[Line] = [[(label, dim)] if label else []]
+    for group in groups:
+        if width_of(lines[-1]) + width_of(group) + 2 > width and len(lines[-1]) > 1:
+            lines.append([(" " * len(label), dim)] if label else [])
+        gap = [("  ", dim)] if width_of(lines[-1]) > len(label) else []
+        lines[-1] = [*lines[-1], *gap, *group]
+    return [fit(line, width) for line in lines]
+
+
+def _what(frame: Frame, record: StepRecord, width: int) -> list[Line]:
     ink = frame.ink
+    reason: list[Line] = []
     line: Line = [("step ", ink.dim), (f"{record.index:,} ", ink.strong)]
     line.append((record.kind, ink.prefill if record.kind == "prefill" else ink.text))
     rows = decode_rows(record)
@@ -49,15 +62,17 @@ def _what(frame: Frame, record: StepRecord, width: int) -> Line:
         if record.graph_size > rows:
             line.append((f" for {counted(rows, 'row')}", ink.dim))
     else:
-        line += [
-            (" eager", ink.eager),
-            (f": {one_line(record.reason, 300)}" if record.reason else "", ink.dim),
-        ]
+        line.append((" eager", ink.eager))
+        why = one_line(record.reason, 300)
+        if why and width_of(line) + len(why) + 2 > width:
+            reason = [[(text, ink.dim)] for text in wrap_words(why, width, 2)]
+        elif why:
+            line.append((f": {why}", ink.dim))
     clock = strftime("%H:%M:%S", localtime(record.t)) + f"{record.t % 1:.3f}"[1:]
-    return spread(line, [(clock, ink.faint)], width, ink.dim)
+    return [spread(line, [(clock, ink.faint)], width, ink.dim), *reason]
 
 
-def _times(frame: Frame, record: StepRecord, width: int) -> Line:
+def _times(frame: Frame, record: StepRecord, width: int) -> list[Line]:
     ink, ms = frame.ink, record.ms
     launch = "launch" if ms.device is not None else "compute"
     groups: list[Line] = [[(f"{milliseconds(ms.total)} ms", ink.strong)]]
@@ -65,10 +80,10 @@ def _times(frame: Frame, record: StepRecord, width: int) -> Line:
     parts += [("device", ms.device, ink.device)] if ms.device is not None else []
     parts.append(("read", ms.read, ink.read))
     groups += [[(f"{name} ", style), (milliseconds(value), ink.text)] for name, value, style in parts]
-    return joined(groups, ("  ", ink.dim), width)
+    return _wrapped("", groups, width, frame)
 
 
-def _rows(frame: Frame, record: StepRecord, width: int) -> Line:
+def _rows(frame: Frame, record: StepRecord, width: int) -> list[Line]:
     """Each row with its chat's letter: the context of a decode row, the chunk of a prefill."""
     ink = frame.ink
     groups: list[Line] = []
@@ -79,10 +94,10 @@ def _rows(frame: Frame, record: StepRecord, width: int) -> Line:
             groups.append([letter, (f" +{row.tokens}→{row.context}", ink.prefill)])
         else:
             groups.append([letter, (f" {row.context}", ink.text)])
-    return [("rows ", ink.dim), *joined(groups, ("  ", ink.dim), width - 5)]
+    return _wrapped("rows ", groups, width, frame)[:3]
 
 
-def _tokens(frame: Frame, record: StepRecord, width: int) -> Line:
+def _tokens(frame: Frame, record: StepRecord, width: int) -> list[Line]:
     ink = frame.ink
     groups: list[Line] = [[(f"{record.decode_tokens} decoded", ink.text)]]
     if record.prefill_tokens:
@@ -90,16 +105,16 @@ def _tokens(frame: Frame, record: StepRecord, width: int) -> Line:
     if record.cached_tokens:
         groups.append([(f"{record.cached_tokens} cached", ink.cached)])
     groups.append([(f"{record.waiting} waiting", ink.warn if record.waiting else ink.faint)])
-    return [("tokens ", ink.dim), *joined(groups, ("  ", ink.dim), width - 7)]
+    return _wrapped("tokens ", groups, width, frame)
 
 
-def _blocks(frame: Frame, record: StepRecord, width: int) -> Line:
+def _blocks(frame: Frame, record: StepRecord, width: int) -> list[Line]:
     ink, blocks = frame.ink, record.blocks
     changes = Counter(change.kind for change in record.block_changes)
     groups: list[Line] = [[(f"{count} {_VERBS[kind]}", ink.text)] for kind, count in changes.items()]
     groups = groups or [[("no change", ink.dim)]]
-    state: Line = [(f"{blocks.used:,} used {blocks.cached:,} cached {blocks.free:,} free", ink.faint)]
-    return spread([("blocks ", ink.dim), *joined(groups, ("  ", ink.dim), width - 7)], state, width, ink.dim)
+    groups.append([(f"{blocks.used:,} used {blocks.cached:,} cached {blocks.free:,} free", ink.faint)])
+    return _wrapped("blocks ", groups, width, frame)
 
 
 def _ends(frame: Frame, record: StepRecord, width: int) -> list[Line]:
