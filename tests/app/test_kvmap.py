@@ -342,6 +342,14 @@ async def test_new_blocks_glow_then_fade_then_are_calm() -> None:
         assert len(seen) >= 3
 
 
+async def test_blocks_that_were_never_used_do_not_glow_at_the_first_steps() -> None:
+    async with mapped(small(), focused=None) as (app, _, kv):
+        app.set_focus(None)
+        x, y = place_of(kv, 9)
+        assert kv.last_frame is not None
+        assert next(iter(kv._strips[y].crop(x, x + 1))).style == kv.last_frame.ink.free
+
+
 async def test_rows_in_which_nothing_changed_are_the_very_strips_of_before() -> None:
     simulation = used(num_blocks=3000, steps=600)
     async with mapped(simulation, size=(80, 45)) as (app, pilot, kv):

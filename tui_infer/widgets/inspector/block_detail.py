@@ -134,7 +134,10 @@ class BlockCard(Panel):
         if state in (BlockState.USED, BlockState.CACHED):
             fill = mirror.fill(block)
             end = (" · published" if mirror.published(block) else " · private", ink.dim)
-            line.append((f" · {fill}/{size} tokens", ink.text))
+            held = f" · {fill}/{size}"
+            line.append((held, ink.text))
+            if width_of([*line, end]) + 7 <= width:
+                line[-1] = (f"{held} tokens", ink.text)
             if width_of([*line, end]) + 9 <= width:
                 line += [(" ", ink.dim), *gauge(fill / size, 8, ink.ok, ink.free)]
             line.append(end)

@@ -45,7 +45,7 @@ class Frame:
         latest = self.latest
         if latest is None or self.glow_since > latest.index:
             return self.glow_since
-        return self.glow_since - (latest.index - self.glow_since + 1)
+        return max(0, self.glow_since - (latest.index - self.glow_since + 1))  # -1 is a block never used
 
     @property
     def waiting_text(self) -> str:
