@@ -109,7 +109,7 @@ class FusedDecoder:
             rows: [n] int64, indexes into T whose logits are wanted; None wants all.
 
         Returns:
-            [n, vocab] logits in the model's dtype.
+            [n, vocab] logits: float32 on CUDA, in the model's dtype elsewhere.
         """
         geometry, ops, backend = self.geometry, self.ops, self.backend
         heads, kv_heads, dim = geometry.heads, geometry.kv_heads, geometry.head_dim
@@ -139,7 +139,13 @@ class FusedDecoder:
         if rows is not None:
             x = x.index_select(0, rows)
             delta = None if delta is None else delta.index_select(0, rows)
-        return F.linear(ops.add_rms_norm(x, delta, self.norm, eps), self.head)
+        return self._logits(ops.add_rms_norm(x, delta, self.norm, eps))
+
+    def _logits(self, hidden: Tensor) -> Tensor:
+        """[n, vocab]; on CUDA without the last rounding, since 16-bit logits tie often."""
+        if hidden.is_cuda and hidden.dtype != torch.float32:
+            return torch.mm(hidden, self.head.t(), out_dtype=torch.float32)
+        return F.linear(hidden, self.head)
 
 
 def unfit(module: nn.Module) -> str:

@@ -96,8 +96,8 @@ def test_the_app_without_a_terminal_is_one_line_and_exit_code_two():
         (["run", "--prompt", "x", "--max-tokens", "9999999999"], "from 1 to 2147483648."),
         (["run", "--prompt", "x", "--model", b"\xff"], r"model='\udcff' is not UTF-8"),
         (
-            ["run", "--prompt", "x", "--model-impl", "decoder"],
-            "'decoder' is not one of 'auto', 'transformers'",
+            ["run", "--prompt", "x", "--model-impl", "compiled"],
+            "'compiled' is not one of 'auto', 'transformers', 'decoder'",
         ),
         (["run", "--prompt", "x", "--dtype", "int3"], "'int3' is not one of"),
         (["run", "--prompt", "x", "--temperature", "-1"], "temperature=-1.0 is out of range"),

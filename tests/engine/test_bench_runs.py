@@ -27,7 +27,7 @@ DECODE_KEYS = [
     "shape", "impl", "attention", "block_size", "mode", "batch", "context", "ms_p50", "ms_p99",
     "device_ms_p50", "host_ms_p50", "tokens_per_s", "gb_per_s", "share_of_copy",
 ]  # fmt: skip
-IDENTITY = {"shape": "tiny", "impl": "transformers", "attention": "sdpa", "block_size": 16}
+IDENTITY = {"shape": "tiny", "impl": "decoder", "attention": "sdpa", "block_size": 16}
 NO_GRAPHS = "no CUDA graphs on cpu"
 
 

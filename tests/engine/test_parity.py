@@ -9,6 +9,7 @@ from transformers import AutoModelForCausalLM
 from engine import Engine, EngineConfig, SamplingParams
 
 NEW_TOKENS = 64
+GENERATED = (1, 17, 256)  # lengths of prompts that are also given to ``generate``
 LENGTHS = [
     1,
     2,
@@ -53,14 +54,20 @@ def prompts(default_model_dir):
 
 
 @pytest.fixture(scope="module")
-def expected(default_model_dir, prompts):
-    """What transformers generates for each prompt alone, end tokens ignored."""
+def model(default_model_dir):
+    """transformers' own modules and attention."""
     model = AutoModelForCausalLM.from_pretrained(default_model_dir, dtype=torch.float32).eval()
     model.generation_config.eos_token_id = None
-    outputs = []
+    return model
+
+
+@pytest.fixture(scope="module")
+def generated(model, prompts):
+    """What ``generate`` makes of some of the prompts, each alone, end tokens ignored."""
+    outputs = {}
     with torch.inference_mode():
-        for prompt in prompts:
-            ids = torch.tensor([prompt])
+        for index in (LENGTHS.index(length) for length in GENERATED):
+            ids = torch.tensor([prompts[index]])
             out = model.generate(
                 ids,
                 attention_mask=torch.ones_like(ids),
@@ -68,15 +75,35 @@ def expected(default_model_dir, prompts):
                 do_sample=False,
                 pad_token_id=2,
             )
-            outputs.append(out[0, len(prompt) :].tolist())
+            outputs[index] = out[0, len(prompts[index]) :].tolist()
     return outputs
+
+
+@pytest.fixture(scope="module")
+def likeliest(model):
+    """The most likely token behind every position of an answer, by one forward pass over the whole text.
+
+    An answer in which each token is the most likely one behind those before it is the answer of ``generate``,
+    token for token, which would take a pass for each.
+    """
+    known: dict[tuple[int, ...], list[int]] = {}
+
+    def tokens(prompt: list[int], answer: list[int]) -> list[int]:
+        text = (*prompt, *answer)
+        if text not in known:
+            with torch.inference_mode():
+                logits = model(torch.tensor([text]), logits_to_keep=len(answer) + 1).logits[0]
+            known[text] = logits[:-1].argmax(-1).tolist()
+        return known[text]
+
+    return tokens
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("block_size", [1, 4, 16, 256])
 def test_greedy_tokens_equal_transformers_for_24_prompts_arriving_at_different_steps(
-    default_model_dir, prompts, expected, block_size
+    default_model_dir, prompts, generated, likeliest, block_size
 ):
     config = EngineConfig(
         model=str(default_model_dir), device="cpu", dtype="float32", block_size=block_size, max_batch=24
@@ -95,8 +122,12 @@ def test_greedy_tokens_equal_transformers_for_24_prompts_arriving_at_different_s
             engine.step()
             engine.check()
         assert engine.pool.counts().used == 0
-        for index, tokens in enumerate(expected):
-            assert requests[index].output_ids == tokens, f"prompt {index} of {len(prompts[index])} tokens"
+    for index, tokens in generated.items():
+        assert requests[index].output_ids == tokens, f"prompt {index} of {len(prompts[index])} tokens"
+    for index, prompt in enumerate(prompts):
+        answer = requests[index].output_ids
+        assert len(answer) == NEW_TOKENS
+        assert likeliest(prompt, answer) == answer, f"prompt {index} of {len(prompt)} tokens"
 
 
 TEXT = """The printing press changed how knowledge travelled. Before it, every book was copied by hand, one
