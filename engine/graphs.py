@@ -133,6 +133,10 @@ class GraphPool:
             return Dispatch(None, self.failures[size])
         return Dispatch(None, f"batch {batch} is larger than the largest graph, {max(self.wanted)}")
 
+    def output(self, size: int) -> Any:
+        """What a captured graph writes to; its content is that of the latest replay."""
+        return self._graphs[size][1]
+
     def replay(self, size: int) -> Any:
         """Launch a captured graph; returns what its ``run`` returned, with new content."""
         launch, output = self._graphs[size]

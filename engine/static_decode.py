@@ -14,6 +14,8 @@ from engine.records import Progress
 from engine.request import Request
 from engine.sampler import Sampled, SamplingBatch, SamplingKind, sample
 
+USUAL = SamplingKind(whole=True, select_p=True)
+
 
 class Model(Protocol):
     """What decode needs of a model."""
@@ -53,8 +55,14 @@ class StaticDecode:
         self.sampler_failure = ""
 
     def capture(self, progress: Callable[[Progress], None] = lambda _: None) -> None:
-        """Capture every size of the pool; the buffers hold padding rows only."""
+        """Capture every size of the pool, and its sampling for what most chats ask: temperature and top-p.
+
+        The buffers hold padding rows only.
+        """
+        self._samplers.clear()
         self.graphs.capture(self._run, progress)
+        for size in self.graphs.sizes:
+            self._draw(size, USUAL, self.graphs.output(size).logits)
 
     def fits(self, requests: Sequence[Request]) -> bool:
         """Whether the buffers hold these rows and their tables."""

@@ -4,9 +4,10 @@
 
 Four chats rehearse: they stream in graph mode, in eager mode and in graph mode again, switched with F2, until
 both modes were measured at batch 4 and the card was read at work. Then four fresh ones start, and ``gpu.svg``
-and ``gpu-inspector.svg`` are taken while all of them stream through the graph of size 4. One line of facts
-about the picture is printed. Exit code 0: both pictures show all that they are for; 1: one does not, and what
-is missing is said; 2: the engine did not start (no CUDA device), or runs without graphs.
+and ``gpu-inspector.svg`` are taken while all of them stream through the graph of size 4, and ``gpu-ab.svg``
+with the A/B card over them. One line of facts about the picture is printed, and the card's text. Exit code 0:
+the pictures show all that they are for; 1: one does not, and what is missing is said; 2: the engine did not
+start (no CUDA device), or runs without graphs.
 """
 
 import argparse
@@ -73,7 +74,8 @@ async def take(client: Client, out: Path, *, eager_steps: int, tokens: int = TOK
             line = facts(app)
             await pilot.press("f6")  # the inspector on the whole screen
             await expose(app, pilot, out / "gpu-inspector.svg")
-            return line
+            card = await compare(app, pilot, out / "gpu-ab.svg")
+            return f"{line}\n{card}"
     finally:
         await client.close()
 
@@ -134,6 +136,17 @@ async def card_was_read(app: TuiInferApp) -> None:
         if not before.available:
             return
         await wait(lambda: app.gpu_reading is not before, SCENE_S, "a reading of the card")  # noqa: B023
+
+
+async def compare(app: TuiInferApp, pilot: Pilot[int], path: Path) -> str:
+    """The A/B card over the chats that stream; its text."""
+    if problem := app.tools.compare():
+        raise NoGraphs(problem)
+    await wait(lambda: app.state.ab is not None and not app.state.ab.running, SCENE_S, "the comparison")
+    await pilot.pause(0.5)
+    write(app.export_screenshot(title="tui-infer"), path)
+    assert app.state.ab is not None
+    return app.state.ab.text()
 
 
 async def expose(app: TuiInferApp, pilot: Pilot[int], path: Path) -> None:

@@ -224,7 +224,7 @@ def test_an_engine_whose_captures_all_fail_runs_eager(tiny_model_dir):
 
 
 def test_sampling_that_cannot_be_captured_runs_behind_the_graph(tiny_model_dir):
-    params = KINDS["top-p"]
+    params = KINDS["top-k"]
     with engine_of(tiny_model_dir) as engine:
         wanted = [completion.token_ids for completion in engine.generate(prompts(3), params)]
     with engine_of(tiny_model_dir) as engine:
