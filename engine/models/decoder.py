@@ -109,7 +109,7 @@ class FusedDecoder:
             rows: [n] int64, indexes into T whose logits are wanted; None wants all.
 
         Returns:
-            [n, vocab] logits: float32 on CUDA, in the model's dtype elsewhere.
+            [n, vocab] logits, float32.
         """
         geometry, ops, backend = self.geometry, self.ops, self.backend
         heads, kv_heads, dim = geometry.heads, geometry.kv_heads, geometry.head_dim
@@ -142,10 +142,19 @@ class FusedDecoder:
         return self._logits(ops.add_rms_norm(x, delta, self.norm, eps))
 
     def _logits(self, hidden: Tensor) -> Tensor:
-        """[n, vocab]; on CUDA without the last rounding, since 16-bit logits tie often."""
-        if hidden.is_cuda and hidden.dtype != torch.float32:
-            return torch.mm(hidden, self.head.t(), out_dtype=torch.float32)
-        return F.linear(hidden, self.head)
+        """[n, vocab] float32. Rounding to 16 bits keeps the order but for ties, and logits tie often."""
+        head = self.head
+        if hidden.dtype == torch.float32:
+            return F.linear(hidden, head)
+        if hidden.is_cuda:
+            return torch.mm(hidden, head.t(), out_dtype=torch.float32)
+        logits = F.linear(hidden, head).float()
+        tied = logits == logits.amax(dim=-1, keepdim=True)
+        more = tied.sum(dim=-1, keepdim=True) > 1
+        if bool(more.any()):
+            rows, ids = (tied & more).nonzero(as_tuple=True)
+            logits[rows, ids] = (hidden[rows].float() * head[ids].float()).sum(dim=-1)
+        return logits
 
 
 def unfit(module: nn.Module) -> str:

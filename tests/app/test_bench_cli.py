@@ -35,7 +35,7 @@ def test_decode_prints_a_table_and_writes_the_file(small, tmp_path, capsys):
     arguments = ("--shape", "tiny", "--device", "cpu", "--batch", "1,2", "--context", "16", "--steps", "5")
     assert exit_code("bench", "decode", *arguments, "--json", str(file)) == 0
     out = capsys.readouterr().out
-    assert "tiny · transformers · sdpa" in out
+    assert "tiny · decoder · sdpa" in out
     assert "graph at 1, 2: no CUDA graphs on cpu" in out
     value = json.loads(file.read_text())
     assert value["bench"] == "decode"

@@ -186,6 +186,6 @@ def test_thirty_thousand_tokens_take_a_new_width_in_a_fraction_of_a_second() -> 
     assert len(turn.text) > 100_000
     document = ChatDocument()
     document.sync([turn], look(60))
-    started = time.perf_counter()
+    started = time.process_time()
     document.sync([turn], look(61))
-    assert time.perf_counter() - started < 2.0
+    assert time.process_time() - started < 2.0

@@ -103,6 +103,22 @@ def test_wanted_rows_are_the_same_rows_of_all_logits(tiny_model_dir):
     torch.testing.assert_close(some, every[[19, 3]])
 
 
+def test_tokens_that_tie_in_16_bits_are_told_apart_by_their_exact_logits(tiny_model_dir):
+    decoder = FusedDecoder(module_of(tiny_model_dir, torch.bfloat16), SdpaAttention())
+    size = decoder.head.shape[1]
+    decoder.head = torch.zeros(50, size, dtype=torch.bfloat16)
+    decoder.head[[7, 9, 30], 0] = 8.0  # 24 with the hidden value below; the second column decides
+    decoder.head[[7, 9, 30], 1] = torch.tensor([-0.01, 0.02, 0.01], dtype=torch.bfloat16)
+    decoder.head[4, 0] = 7.9375
+    hidden = torch.zeros(2, size, dtype=torch.bfloat16)
+    hidden[:, 0], hidden[:, 1] = 3.0, 1.0
+    hidden[1, 0] = -3.0  # here nothing but the zeros ties
+    logits = decoder._logits(hidden)
+    assert (hidden @ decoder.head.t())[0].topk(3).values.unique().numel() == 1, "they tie"
+    assert logits[0].topk(4).indices.tolist() == [9, 30, 7, 4]
+    assert logits[1].argmax() not in (4, 7, 9, 30)
+
+
 def test_fusing_leaves_one_copy_of_the_weights(tiny_model_dir):
     module = module_of(tiny_model_dir, torch.float32)
     before = sum(parameter.numel() for parameter in module.parameters())

@@ -133,9 +133,9 @@ def test_a_prompt_longer_than_the_positions_is_refused_as_for_any_model():
 
 @pytest.mark.parametrize("name", ["tiny", "qwen2.5-7b"])
 def test_every_id_of_the_vocabulary_is_some_text(name):
-    began = time.perf_counter()
+    began = time.process_time()
     tokenizer = random_tokenizer(SHAPES[name])
-    assert time.perf_counter() - began < 5  # a second, on a machine that does nothing else
+    assert time.process_time() - began < 5  # a second, on a machine that does nothing else
     vocab = SHAPES[name].vocab
     assert len(tokenizer) == vocab
     texts = tokenizer.batch_decode([[id] for id in range(vocab)])

@@ -135,7 +135,7 @@ def test_the_window_is_there_before_the_model_is_and_a_prompt_typed_then_is_answ
     screen = terminal.wait_for("Ask something", 30)
     print(f"window after {time.monotonic() - started:.2f} s")
     assert "loading" in screen
-    terminal.send("What is the capital of France?\r")
+    terminal.send("What is the capital of France? Answer in one sentence.\r")
     terminal.wait_for("Paris", READY_S)
     print(f"first answer after {time.monotonic() - started:.2f} s")
 
