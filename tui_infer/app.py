@@ -12,6 +12,7 @@ from textual.drivers.linux_driver import LinuxDriver
 from textual.timer import Timer
 
 from engine.client import Client
+from engine.records import EngineStatus
 from engine.request import SamplingParams
 from tui_infer.commands import TuiCommands
 from tui_infer.config import Settings, load_settings
@@ -76,6 +77,7 @@ class TuiInferApp(App[int], inherit_bindings=False):
         self.gpu_reading = GpuReading()
         self.time = TimeTravel(self)
         self._gpu = GpuMonitor(None)
+        self._gpu_status: EngineStatus | None = None
         self.tools = Tools(self)
         self._dirty: set[tuple[str, str]] = set()
         self._inspector_due = False
@@ -223,9 +225,13 @@ class TuiInferApp(App[int], inherit_bindings=False):
         elif status.device_uuid is None:
             self.take_reading(GpuMonitor(None).read())
             self._gpu_timer.pause()
-        else:
+        elif status is not self._gpu_status:  # a switch or a pause is no other card: its past is kept
+            self._gpu_status = status
+            self._gpu.close()
             self._gpu = GpuMonitor(status.device_uuid)
             self._read_gpu()
+            self._gpu_timer.resume()
+        else:
             self._gpu_timer.resume()
 
     def _read_gpu(self) -> None:
