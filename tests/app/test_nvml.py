@@ -249,3 +249,29 @@ def test_close_lets_go_once_and_may_be_called_again() -> None:
     monitor.close()
     monitor.close()
     assert fake.calls.count("nvmlShutdown") == 1
+
+
+async def test_a_switch_and_a_pause_keep_the_past_of_the_card(monkeypatch) -> None:
+    from engine.records import ModeChanged, Ready
+    from tests.app.driving import running
+    from tests.app.scripted import ON_A_CARD, ScriptedClient, engine_status
+    from tests.waiting import wait_until
+
+    made: list[str | None] = []
+
+    class Monitor(GpuMonitor):
+        def __init__(self, uuid: str | None) -> None:
+            super().__init__(uuid)
+            if uuid is not None:
+                made.append(uuid)
+
+    monkeypatch.setattr("tui_infer.app.GpuMonitor", Monitor)
+    async with running(ScriptedClient("ok", graphs=True)) as (app, pilot):
+        app.state.apply(Ready(status=engine_status(**{**ON_A_CARD, "device_uuid": "GPU-1"})))
+        await wait_until(lambda: made == ["GPU-1"])
+        for mode in ("eager", "graph", "eager"):
+            app.state.apply(ModeChanged(mode=mode))
+            await pilot.pause(0.1)
+        assert made == ["GPU-1"], "the same card goes on being read"
+        app.state.apply(Ready(status=engine_status(**{**ON_A_CARD, "device_uuid": "GPU-2"})))
+        await wait_until(lambda: made == ["GPU-1", "GPU-2"])
