@@ -20,6 +20,9 @@ from engine.client import EngineClient
 from engine.config import DEFAULT_MODEL, EngineConfig
 from tui_infer.app import TuiInferApp
 from tui_infer.config import Settings
+from tui_infer.locations import demo_recording
+from tui_infer.recording.client import ReplayClient
+from tui_infer.recording.reader import read_recording
 
 ROOT = Path(__file__).resolve().parent.parent
 READY_S = 300.0
@@ -68,6 +71,9 @@ PICTURES = [
     Picture("map-80x24-dark", (80, 24), "dark", 2, 60, ("f6", "f6", *KV, *OPEN_BLOCK), SYSTEM, 400),
     Picture("help-100x30-dark", (100, 30), "dark", 1, 20, ("f1",)),
 ]
+
+
+EVICTION, EVICTION_STEP = "eviction-160x48-dark", 326  # a chat gives its blocks up, three cached ones go
 
 
 async def take(picture: Picture, model: str, out: Path) -> None:
@@ -126,6 +132,19 @@ def _shift(match: re.Match[str]) -> str:
     return f"{match[1]}{float(match[2]) + spaces * CELL:g}{match[3]}"
 
 
+async def take_replay(name: str, step: int, out: Path) -> None:
+    """The demo recording, standing still behind a step, with the inspector on the whole screen."""
+    client = ReplayClient(read_recording(demo_recording()), playing=False, begin_at=step)
+    app = TuiInferApp(client, theme="dark", settings=Settings(inspector="full"))
+    async with app.run_test(size=(160, 48)) as pilot:
+        await wait(lambda: client.step == step, READY_S)
+        await pilot.pause(1.0)
+        svg = app.export_screenshot(title="tui-infer")
+    await client.close()
+    write(svg, out / f"{name}.svg")
+    print(f"{name}: step {client.step} of the demo")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default=DEFAULT_MODEL)
@@ -136,6 +155,8 @@ def main() -> None:
     for picture in PICTURES:
         if arguments.only in (None, picture.name):
             asyncio.run(take(picture, arguments.model, arguments.out))
+    if arguments.only in (None, EVICTION):
+        asyncio.run(take_replay(EVICTION, EVICTION_STEP, arguments.out))
 
 
 if __name__ == "__main__":
