@@ -113,6 +113,7 @@ def test_the_wheel_holds_themes_styles_types_and_licence(wheel: Path) -> None:
     assert len(themes) >= 2
     assert styles
     expected = themes | styles | modules | {"engine/py.typed", "tui_infer/py.typed"}
+    expected |= {"tui_infer/_demo/h200.tirec"}
     assert expected - names == set()
     assert any(name.endswith("licenses/LICENSE") for name in names)
 

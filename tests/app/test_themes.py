@@ -88,6 +88,62 @@ def test_text_has_the_contrast_that_reading_takes(theme: AppTheme) -> None:
         assert contrast(text, ground) >= 4.5, text
 
 
+# What eyes without one kind of cones see, on linear sRGB (Machado, Oliveira and Fernandes, 2009).
+BLINDNESS = {
+    "protanopia": (
+        0.152286,
+        1.052583,
+        -0.204868,
+        0.114503,
+        0.786281,
+        0.099216,
+        -0.003882,
+        -0.048116,
+        1.051998,
+    ),
+    "deuteranopia": (
+        0.367322,
+        0.860646,
+        -0.227968,
+        0.280085,
+        0.672501,
+        0.047413,
+        -0.011820,
+        0.042940,
+        0.968881,
+    ),
+}
+
+
+def seen(color: str, matrix: tuple[float, ...]) -> str:
+    linear = [
+        p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in Color.parse(color).normalized
+    ]
+    mixed = [sum(a * b for a, b in zip(matrix[row * 3 : row * 3 + 3], linear)) for row in range(3)]
+    encoded = [
+        12.92 * p if p <= 0.0031308 else 1.055 * p ** (1 / 2.4) - 0.055 for p in (max(0, m) for m in mixed)
+    ]
+    return "#" + "".join(f"{round(255 * min(1.0, part)):02x}" for part in encoded)
+
+
+@pytest.mark.parametrize("kind", BLINDNESS)
+def test_in_the_colour_blind_theme_what_differs_in_meaning_differs_for_every_eye(kind: str) -> None:
+    theme, matrix = SHIPPED["colorblind"], BLINDNESS[kind]
+    colors = inspector_colors(theme)
+    for first, second in (
+        (colors.graph, colors.eager),
+        (colors.eager, colors.prefill),
+        (colors.graph, colors.prefill),
+        (colors.ok, colors.error),
+        (colors.ok, colors.warn),
+        (colors.warn, colors.error),
+        (colors.launch, colors.read),
+    ):
+        assert distance(seen(first, matrix), seen(second, matrix)) > 0.08, (first, second)
+    for first, second in itertools.pairwise(session_colors(theme)[:6]):
+        assert distance(seen(first, matrix), seen(second, matrix)) > 0.08, (first, second)
+
+
 @pytest.mark.parametrize("theme", SHIPPED.values(), ids=SHIPPED)
 def test_session_colours_are_well_apart_and_neighbours_most(theme: AppTheme) -> None:
     palette = session_colors(theme)
