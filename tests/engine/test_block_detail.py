@@ -139,7 +139,7 @@ def test_pieces_of_20_000_tokens_take_a_few_milliseconds(default_model_dir):
     pieces.of([1])
     began = time.process_time()
     first = pieces.of(ids)
-    unknown_s, began = time.perf_counter() - began, time.perf_counter()
+    unknown_s, began = time.process_time() - began, time.process_time()
     assert pieces.of(ids) == first
     assert unknown_s < 1.0
     assert time.process_time() - began < 0.25
