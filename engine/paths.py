@@ -8,10 +8,19 @@ import platformdirs
 APP_NAME = "tui-infer"
 
 
+def user_path(text: str) -> Path:
+    """A path as a user writes it: ``~`` is a home folder; one of nobody's is a name like any other."""
+    path = Path(text)
+    try:
+        return path.expanduser()
+    except RuntimeError:
+        return path
+
+
 def cache_dir() -> Path:
     """Where things live that can be made again; ``TUI_INFER_CACHE_DIR`` overrides. Not created here."""
     override = os.environ.get("TUI_INFER_CACHE_DIR")
-    return Path(override).expanduser() if override else platformdirs.user_cache_path(APP_NAME)
+    return user_path(override) if override else platformdirs.user_cache_path(APP_NAME)
 
 
 def model_cache_dir() -> Path:

@@ -117,8 +117,11 @@ class TuiInferApp(App[int], inherit_bindings=False):
     # --- keys --------------------------------------------------------------------------------------
 
     async def on_event(self, event: events.Event) -> None:
-        if self.replay is not None and self.replay.takes(event):
-            return
+        if self.replay is not None:
+            if isinstance(event, events.Key) and event.character in ("+", "-") and not event.is_forwarded:
+                await self._taken_in()  # in "/seek -50" the minus is the prompt's
+            if self.replay.takes(event):
+                return
         if isinstance(event, events.Key) and not event.is_forwarded and self._has_priority(event.key):
             await self._taken_in()
         await super().on_event(event)
@@ -326,11 +329,18 @@ class TuiInferApp(App[int], inherit_bindings=False):
             self.main.step_panel(step)
             return
         self.state.step_focus(step)
-        self.main.fit_panes()
+        self._show_chat()
 
     def action_chat_number(self, number: int) -> None:
         self.state.focus_number(number)
+        self._show_chat()
+
+    def _show_chat(self) -> None:
+        """Show the focused chat; keys that move in time go on doing so."""
+        in_time = self.main.focused is self.main.timeline
         self.main.fit_panes()
+        if in_time:
+            self.main.focus_timeline()
 
     def action_focus_chat(self, session: str) -> None:
         self.state.focus(session)

@@ -1,6 +1,7 @@
 """Synthetic load: background requests of random tokens that fill a batch. Plain data, no Textual."""
 
 import random
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -128,7 +129,7 @@ def tag_of(session: str) -> SessionTag:
 def parse(words: Sequence[str]) -> LoadShape | str:
     """What ``/load N prompt=64 tokens=256 rate=2`` asks for, or what is wrong with it."""
     usage = "It takes a number of sessions (0 stops), then prompt=, tokens= and rate= if you like."
-    if not words or not words[0].isdigit():
+    if not words or not re.fullmatch(r"[0-9]{1,9}", words[0]):
         return usage
     sessions = int(words[0])
     if sessions > MOST:

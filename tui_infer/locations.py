@@ -9,7 +9,7 @@ from pathlib import Path
 
 import platformdirs
 
-from engine.paths import APP_NAME, cache_dir, model_cache_dir
+from engine.paths import APP_NAME, cache_dir, model_cache_dir, user_path
 
 __all__ = [
     "bundled_themes_dir",
@@ -83,4 +83,4 @@ def all_folders() -> dict[str, Path]:
 
 def _folder(name: str, default: Path) -> Path:
     override = os.environ.get(f"TUI_INFER_{name}_DIR")
-    return Path(override).expanduser() if override else default
+    return user_path(override) if override else default

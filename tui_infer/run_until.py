@@ -38,7 +38,7 @@ def parse(words: Sequence[str], letters: Mapping[str, str]) -> RunUntil | str:
     rest = list(words[1:])
     if condition.kind == "step":
         number = rest[0].replace(",", "") if rest else ""
-        if len(rest) != 1 or not (number.isascii() and number.isdigit()):
+        if len(rest) != 1 or not re.fullmatch(r"[0-9]{1,18}", number):
             return "step takes the number of a step."
         return RunUntil("step", step=int(number))
     if not rest:

@@ -106,9 +106,9 @@ def _mode(app: "TuiInferApp", words: Sequence[str]) -> str:
 def _past(app: "TuiInferApp", words: Sequence[str]) -> str:
     """Look at a past step; without a number at the newest one."""
     step = words[0].replace(",", "") if words else str(app.state.newest_step)
-    if len(words) > 1 or not (step.isascii() and step.lstrip("-").isdigit()):
+    if len(words) > 1 or not re.fullmatch(r"-?[0-9]{1,18}", step):
         return f"It takes the number of a step, or nothing. {AS_TEXT}"
-    app.time.go(int(step))
+    app.time.go(int(step), focus=True)
     return ""
 
 

@@ -157,7 +157,7 @@ class AppState(Workspace):
             names += [(tag.session, tag.letter) for tag in self.tags.values()]
             self.until = None
             self.pause_reason = with_letters(one_line(event.reason, 200), names)
-            if event.reason:
+            if event.reason and not self.read_only:  # of a recording they would pile up over the panels
                 self.notice("Paused", f"{self.pause_reason}. F3 goes on, F4 makes one step.")
         else:
             self.pause_reason = ""

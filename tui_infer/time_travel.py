@@ -8,6 +8,7 @@ from tui_infer.history import StepHistory, decode_rows
 from tui_infer.past import Moment
 from tui_infer.past_turns import request_at
 from tui_infer.session import SessionState
+from tui_infer.widgets.inspector.panel import Panel
 from tui_infer.widgets.inspector.view import InspectorView
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ class TimeTravel:
 
     def __init__(self, app: "TuiInferApp") -> None:
         self._app = app
+        self._panel = ""  # that had the keys before
         self.typed = ""
 
     @property
@@ -44,12 +46,22 @@ class TimeTravel:
         else:
             self.go(self._app.state.newest_step)
 
-    def leave(self) -> None:
-        """Back to now."""
+    def leave(self, *, to_prompt: bool = False) -> None:
+        """Back to now, and to the panel in which the user was, but not with ``to_prompt``."""
         if self.on:
             self.typed = ""
+            panel = "" if to_prompt else self._focused_panel() or self._panel
             self._app.state.look_at_now()
-            self._app.main.show_moment(focus=True)
+            main = self._app.main
+            main.show_moment(focus=True)
+            if panel and main.inspector_visible and panel not in main.inspector.arrangement.hidden:
+                main.inspector.focus_panel(panel)
+
+    def _focused_panel(self) -> str:
+        """The id of the panel that has the keys, or an empty string; for the card of a block the map's."""
+        here = self._app.main.focused
+        name = (here.id or "") if isinstance(here, Panel) else ""
+        return "kv" if name == "card" else name
 
     def escape(self) -> bool:
         """Give up a number, or go back to now; False where the key means something else."""
@@ -62,14 +74,19 @@ class TimeTravel:
             self.leave()
         return True
 
-    def go(self, step: int) -> bool:
-        """Show the moment after a step, or after the kept step next to it; False where no step is kept."""
+    def go(self, step: int, *, focus: bool = False) -> bool:
+        """Show the moment after a step, or after the kept step next to it; False where no step is kept.
+
+        From now the timeline takes the keys; from the past with ``focus``.
+        """
         entered = not self.on
         self.typed = ""
         if not self._app.state.look_at(step):
             self._app.state.notice("No past yet", "The engine has run no step.")
             return False
-        self._app.main.show_moment(focus=entered)
+        if entered:
+            self._panel = self._focused_panel()
+        self._app.main.show_moment(focus=focus or entered)
         return True
 
     def go_to_position(self, position: int) -> None:

@@ -1,5 +1,6 @@
 """What drives the engine beyond chats: run until, synthetic load, graph against eager."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from time import monotonic, strftime
@@ -110,7 +111,7 @@ class Tools:
             self.follow()
             return ""
         steps = words[0] if words else str(STEPS)
-        if len(words) > 1 or not steps.isdigit() or not 1 <= int(steps) <= MOST_STEPS:
+        if len(words) > 1 or not re.fullmatch(r"[0-9]{1,9}", steps) or not 1 <= int(steps) <= MOST_STEPS:
             return f"It takes the number of steps of each mode, 1 to {MOST_STEPS}, or nothing."
         if problem := self._not_ready():
             return problem

@@ -185,7 +185,8 @@ class Workspace:
         """
         session = self.sessions[session_id]
         if self.read_only:
-            self.notice("Not sent", self.read_only, "warning")
+            if text.strip():
+                self.notice("Not sent", self.read_only, "warning")
             return False
         text = sanitize(text).strip("\n")
         if not text.strip() or session.busy:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from engine.errors import ModelError
 from engine.models.shapes import PREFIX, is_shape, shape_name
+from engine.paths import user_path
 from engine.records import Progress
 
 OnProgress = Callable[[Progress], None]
@@ -90,7 +91,7 @@ def resolve(model: str, revision: str | None = None, progress: OnProgress = no_p
         _check_no_revision(model, revision)
         return ModelSource(f"{shape} (random)", Path(PREFIX + shape), "random weights", shape)
     known = KNOWN_MODELS.get(model.lower())
-    path = Path(model).expanduser()
+    path = user_path(model)
     if known is not None and not path.exists():
         return _resolve_known(model, known, progress)
     if path.is_dir():

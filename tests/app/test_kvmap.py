@@ -98,8 +98,11 @@ async def test_a_typed_number_and_enter_go_to_that_block() -> None:
         assert "go to block" not in panel(app, "kv")[0]
         assert told(app).startswith("block 37 ")
         assert app.inspector.opened_block is None
-        await pilot.press("9", "9", "9", "9", "9", "enter")
-        assert kv.cursor.block == 1999
+        await pilot.press("9", "9", "9", "9", "9", "enter")  # there is none: no other one is taken for it
+        assert kv.cursor.block == 37
+        assert [toast.message for toast in app._notifications] == [
+            "There is no block 99,999: they are 0 to 1,999."
+        ]
 
 
 async def test_the_cell_of_the_cursor_is_drawn_inverted_and_only_while_the_keys_go_there() -> None:

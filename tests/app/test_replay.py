@@ -268,8 +268,9 @@ async def test_a_disk_that_fills_up_is_one_toast_and_the_app_goes_on(tmp_path: P
         app.state.submit(app.state.focused, "hello")
         await wait_until(lambda: not app.recordings.on)
         await wait_until(lambda: not app.state.active)
-        told = [n for n in app._notifications if "No space left on device" in n.message]
-        assert len(told) == 1
+        full = "No space left on device"
+        await wait_until(lambda: any(full in toast.message for toast in app._notifications), what="the toast")
+        assert sum(full in toast.message for toast in app._notifications) == 1
         assert not app.state.recording
         assert app.state.current.turns[1].text.startswith("an answer of some words")
         app.recordings.finish()
@@ -285,6 +286,7 @@ async def test_slash_record_starts_and_stops_and_the_file_plays(tmp_path: Path, 
         (path,) = (own_folders / "data" / "recordings").iterdir()
         assert not app.recordings.on
         app.recordings.finish()
+        assert f"tui-infer replay {path}" in app.state.notices[-1].message
     assert read_recording(path).note == ""
     assert not (tmp_path / "named.tirec").exists()  # one at a time
 

@@ -3,7 +3,7 @@
 import pytest
 
 from engine.records import Failed, Paused, RunUntil
-from tests.app.driving import ask, running, screen_text
+from tests.app.driving import ask, running, screen_text, settled
 from tests.app.scripted import ScriptedClient
 from tests.waiting import wait_until
 from tui_infer.run_until import CONDITIONS, describe, parse, with_letters
@@ -51,6 +51,19 @@ async def test_the_dialog_sends_the_chosen_condition_and_the_title_tells_it() ->
             assert condition.words in screen_text(app)
         await pilot.press("down", "c", "enter")
         await wait_until(lambda: RunUntil("allocation", session="chat-1") in client.sent, what="the command")
+
+
+@pytest.mark.parametrize("key", ["f10", "ctrl+r"])
+async def test_a_dialog_s_styles_leave_the_screen_below_as_it_was(key: str) -> None:
+    async with running(ScriptedClient("word"), size=(120, 40)) as (app, pilot):
+        await ask(app, pilot, "Count")
+        await settled(app)
+        before = screen_text(app)
+        await pilot.press(key)
+        await pilot.pause()
+        assert screen_text(app) != before
+        await pilot.press("escape")
+        await wait_until(lambda: screen_text(app) == before, what="the screen of before")
 
 
 async def test_step_n_is_asked_for_its_number() -> None:

@@ -9,7 +9,7 @@ from tests.app.scripted import ScriptedClient
 from tests.waiting import wait_until
 from tui_infer.app import TuiInferApp
 from tui_infer.screens.help import HelpScreen
-from tui_infer.slash import COMMANDS, Call, Say, Unknown, read
+from tui_infer.slash import COMMANDS, Call, Say, Unknown, obey, read
 
 STREAM = "word " * 2000
 
@@ -206,3 +206,29 @@ async def test_help_shows_every_command(size: tuple[int, int]) -> None:
         for command in COMMANDS.values():
             assert f"/{command.name} " in shown
             assert command.description.split()[0] in shown
+
+
+LONG = "9" * 5000
+ODD = {
+    "superscript load": "/load ²",
+    "long load": f"/load {LONG}",
+    "long step": f"/past {LONG}",
+    "long condition": f"/until step {LONG}",
+    "superscript count": "/ab ²",
+    "nobody's folder": "/record ~nobody-at-all/x",
+    "nobody's file": "/export steps ~nobody-at-all/x.csv",
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+async def test_numbers_and_names_that_python_does_not_take_end_no_app(
+    name: str, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    async with running(ScriptedClient("ok", graphs=True)) as (app, pilot):
+        said = read(ODD[name])
+        assert isinstance(said, Call)
+        obey(app, said)
+        await pilot.pause()
+        assert app.is_running
+        app.recordings.finish()

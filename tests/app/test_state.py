@@ -103,6 +103,14 @@ def test_a_prompt_sent_while_loading_waits_for_ready(sent: list[AnyCommand]) -> 
     assert [command.prompt for command in sent if isinstance(command, Submit)] == [[Message("user", "early")]]
 
 
+def test_only_what_was_typed_is_told_to_be_refused_by_a_recording(state: AppState) -> None:
+    state.read_only = "This is a recording."
+    assert not state.submit(state.focused, "  ")
+    assert not state.notices
+    assert not state.submit(state.focused, "612")
+    assert [notice.title for notice in state.notices] == ["Not sent"]
+
+
 def test_empty_prompts_and_busy_chats_send_nothing(state: AppState, sent: list[AnyCommand]) -> None:
     assert not state.submit(state.focused, " \n ")
     state.submit(state.focused, "one")
@@ -294,6 +302,16 @@ def test_step_pauses_a_running_engine_first(state: AppState, sent: list[AnyComma
 
 
 # --- text ------------------------------------------------------------------------------------------
+
+
+def test_pauses_of_a_recording_are_not_told(state: AppState) -> None:
+    state.apply(Paused(True, "step 5 was run"))
+    assert [notice.title for notice in state.notices] == ["Paused"]
+    state.read_only = "This is a recording."
+    state.apply(Paused(True, "step 9 was run"))
+    assert len(state.notices) == 1
+    assert state.paused
+    assert state.pause_reason == "step 9 was run"
 
 
 def test_escape_sequences_of_the_model_do_not_enter_the_state(state: AppState) -> None:

@@ -23,7 +23,7 @@ from tui_infer.past_turns import turns_at
 from tui_infer.session import SessionState
 from tui_infer.state import AppState
 from tui_infer.time_travel import view_at
-from tui_infer.widgets.inspector.timeline import marks_of
+from tui_infer.widgets.inspector.timeline import TimelineStrip, marks_of
 from tui_infer.widgets.inspector.view import InspectorView
 
 ANSWER = " ".join(f"word{number}" for number in range(600))
@@ -143,6 +143,48 @@ async def test_a_prompt_can_be_typed_in_the_past_and_sending_it_returns_to_now()
         assert app.state.current.turns[-2].text == "hello"
 
 
+async def test_escape_and_tab_and_a_command_leave_the_keys_with_the_timeline() -> None:
+    async with running(ScriptedClient(ANSWER, rate=200), size=(140, 40)) as (app, pilot):
+        await looking_back(app, pilot)
+        words = app.main.timeline
+        assert "number ⏎ go there" in words.render_line(1).text
+        await pilot.press("ctrl+o")
+        await pilot.pause()
+        assert app.main.inspector.has_panel_focus
+        assert "Esc back to ← → and numbers" in words.render_line(1).text
+        await pilot.press("escape")
+        assert await pressed(app, pilot, *"60", "enter") == 60
+        await pilot.press("ctrl+n")
+        await pilot.pause()
+        assert "/past 400 goes there" in words.render_line(1).text
+        await pilot.press(*"/past", "space", *"50", "enter")
+        await wait_until(lambda: app.state.moment is not None and shown_step(app) == 50, what="step 50")
+        assert await pressed(app, pilot, "tab", "left") == 49
+
+
+async def test_from_a_panel_into_the_past_and_back_into_the_panel_and_escape_stops_no_answer() -> None:
+    async with running(ScriptedClient(ANSWER, rate=100), size=(140, 40)) as (app, pilot):
+        await ask(app, pilot, "Count")
+        await wait_until(lambda: app.state.newest_step >= 20, what="steps")
+        await pilot.press("ctrl+o", "3", "enter")
+        await wait_until(lambda: app.main.inspector.opened_block is not None, what="the card")
+        await pilot.press("f9", "left", "f9")
+        await wait_until(lambda: app.main.inspector.map.has_focus, what="the map")
+        await pilot.press("escape", "escape")  # out of the card, and out of the map
+        await pane_of(app)
+        assert app.state.current.busy
+        await pilot.press("ctrl+o", "f9", *"hi", "enter")  # refused: it is still answering
+        assert app.state.moment is not None
+
+
+async def test_what_is_typed_at_once_after_a_slash_is_of_the_command() -> None:
+    async with running(ScriptedClient(ANSWER, rate=200), size=(140, 40)) as (app, pilot):
+        await looking_back(app, pilot)
+        for character in "/past 60":  # as from a paste: the timeline took all keys before one was understood
+            app.main.on_timeline_strip_key(TimelineStrip.Key("", character))
+        assert (await pane_of(app)).prompt.text == "/past 60"
+
+
 async def test_a_click_on_the_timeline_goes_there() -> None:
     async with running(ScriptedClient(ANSWER, rate=200), size=(120, 30)) as (app, pilot):
         await looking_back(app, pilot)
@@ -183,6 +225,7 @@ async def test_the_timeline_fits_any_terminal(size: tuple[int, int]) -> None:
         assert len(lines) == size[1]
         assert "┃" in lines[-3]
         assert f"step {shown_step(app)}" in lines[-2]
+        assert ("number ⏎ go there" in lines[-2]) == (size[0] >= 80)
 
 
 async def test_a_past_step_looks_as_it_did_when_it_was_the_newest() -> None:

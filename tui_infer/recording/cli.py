@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from engine.paths import user_path
+
 if TYPE_CHECKING:
     from tui_infer.recording.reader import Recording
     from tui_infer.recording.writer import RecordingWriter
@@ -37,7 +39,7 @@ def recording_writer(values: Mapping[str, Any]) -> "RecordingWriter | None":
         if values.get("no_text"):
             raise click.UsageError("--no-text goes with --record FILE.")
         return None
-    return RecordingWriter(Path(name).expanduser(), texts=not values.get("no_text"))
+    return RecordingWriter(user_path(name), texts=not values.get("no_text"))
 
 
 @click.command()
@@ -61,11 +63,13 @@ def replay(
     """
     if (file is not None) == demo:
         raise click.UsageError("Name one recording, or give --demo.")
+    if speed is not None and speed != speed:
+        raise click.UsageError("--speed nan is no speed.")
     from tui_infer.recording.reader import read_recording
 
-    recording = read_recording(demo_path() if demo else Path(str(file)).expanduser())
+    recording = read_recording(demo_path() if demo else user_path(str(file)))
     if steps is not None:
-        return _write_steps(recording, Path(steps).expanduser())
+        return _write_steps(recording, user_path(steps))
     return _play(recording, step, speed or (DEMO_SPEED if demo else 1.0), theme)
 
 
@@ -110,7 +114,9 @@ def _play(recording: "Recording", step: int | None, speed: float, theme: str | N
     require_terminal()
     log_path = new_log("app")
     log_to(log_path)
-    client = ReplayClient(recording, playing=step is None, speed=speed, begin_at=step)
+    client = ReplayClient(
+        recording, playing=step is None, speed=speed, begin_at=step, begin_s=recording.ready_s
+    )
     from tui_infer.app import TuiInferApp
 
     code = run_app(TuiInferApp(client, theme=theme), log_path)

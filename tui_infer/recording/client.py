@@ -30,6 +30,7 @@ class ReplayClient(Client):
         step: number of the last step that was delivered; None before the first.
         playing: whether time goes on.
         speed: seconds of recording a second.
+        begin_s: where playing begins, in seconds; what comes before is there at once.
         on_entry: takes entries that are no events.
         on_clear: called before playback starts again from the beginning.
         on_moved: called after anything was delivered, or when playing or speed changed.
@@ -44,10 +45,11 @@ class ReplayClient(Client):
         playing: bool = True,
         speed: float = 1.0,
         begin_at: int | None = None,
+        begin_s: float = 0.0,
     ) -> None:
         super().__init__(EngineConfig())
         self.recording = recording
-        self.time = 0.0
+        self.time = self._begin_s = begin_s
         self.step: int | None = None
         self.playing = playing
         self.speed = speed
@@ -79,7 +81,7 @@ class ReplayClient(Client):
 
     async def restart(self, config: EngineConfig | None = None) -> None:
         """Play from the beginning."""
-        await self.seek_time(0.0)
+        await self.seek_time(self._begin_s)
         self.play(True)
 
     def kill(self) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine.errors import EngineError
+from engine.paths import user_path
 from tui_infer.export import write_screenshot, write_steps
 
 if TYPE_CHECKING:
@@ -52,4 +53,4 @@ def export(app: "TuiInferApp", words: Sequence[str]) -> str:
 
 def _path(words: Sequence[str]) -> Path | None:
     """A name may hold blanks."""
-    return Path(" ".join(words)).expanduser() if words else None
+    return user_path(" ".join(words)) if words else None

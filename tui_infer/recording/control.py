@@ -1,12 +1,12 @@
 """Recording from within the app: start, stop, and what the user is told."""
 
 import asyncio
+import shlex
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine.records import AnyCommand, AnyEvent
-from tui_infer.export import byte_text
 from tui_infer.locations import data_dir
 from tui_infer.nvml import GpuReading
 from tui_infer.recording.format import SUFFIX, RecordingError
@@ -74,8 +74,8 @@ class RecordControl:
         self._detach()
         recorder.end()
         self._closing.append(recorder.writer)
-        written = f"{recorder.writer.path}, {byte_text(recorder.writer.bytes_written)} so far"
-        self._app.state.notice(TITLE, f"Stopped: {written}. Play it with tui-infer replay.")
+        play = f"tui-infer replay {shlex.quote(str(recorder.writer.path))}"
+        self._app.state.notice(TITLE, f"Stopped. This plays it: {play}")
         return ""
 
     def toggle(self) -> None:

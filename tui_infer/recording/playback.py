@@ -14,7 +14,10 @@ if TYPE_CHECKING:
     from tui_infer.app import TuiInferApp
 
 TITLE = "Recording"
-READ_ONLY = "This is a recording: it plays, but nobody answers. F3 plays and stops, F4 goes one step."
+READ_ONLY = (
+    "This is a recording: it plays, but nobody answers. F3 plays and stops, F4 goes one step, "
+    "/seek 400 goes to step 400."
+)
 SEEK_FORMS = "It takes a step (400), steps from here (+50, -50), a time (1:20 or 80s), start or end."
 SPEED_FORMS = f"It takes a number from {SPEEDS[0]:g} to {SPEEDS[-1]:g}."
 

@@ -48,6 +48,14 @@ class Recording:
     duration: float = 0.0
 
     @property
+    def ready_s(self) -> float:
+        """When its engine was ready: nothing is to be seen before."""
+        ready = (
+            entry.t for entry in self.entries if isinstance(entry, Heard) and isinstance(entry.event, Ready)
+        )
+        return next(ready, 0.0)
+
+    @property
     def has_graphs(self) -> bool:
         """Whether its engine could replay CUDA graphs."""
         return any(
@@ -102,6 +110,8 @@ def read_recording(path: Path) -> Recording:
 
 def _bytes_of(path: Path) -> bytes:
     try:
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise RecordingError(f"{path} is a device or a pipe, not a recording.")
         return path.read_bytes()
     except FileNotFoundError:
         raise RecordingError(f"{path} is not there.") from None

@@ -160,6 +160,7 @@ class MainScreen(BlockViews, inherit_bindings=False):
             hints = {phase: ["nothing was said here yet", "", "F9 returns to now"] for phase in hints}
         if self._state.read_only:
             hints["ready"] = ["nothing was said here yet", "", "F3 play   F4 one step   + - speed"]
+            hints["loading"] = ["the recording begins with the start of its engine", *hints["ready"][1:]]
         for pane in self.panes:
             pane.transcript.set_hint(hints[self._state.phase])
             pane.prompt.placeholder = "/seek STEP  /speed N" if self._state.read_only else "Ask something…"
@@ -208,7 +209,7 @@ class MainScreen(BlockViews, inherit_bindings=False):
 
     def leave_panel(self) -> bool:
         """One way back: from the enlarged panel to all, from the full screen to the side where it fits, from
-        a panel to the prompt; False when there was none.
+        a panel to the prompt, or to the timeline in the past; False when there was none.
         """
         if self.inspector_visible and (self.inspector.close_block() or self.inspector.leave_enlarged()):
             return True
@@ -217,8 +218,14 @@ class MainScreen(BlockViews, inherit_bindings=False):
             return True
         if self.inspector.has_panel_focus:
             self.fit_panes()
+            self.focus_timeline()
             return True
         return False
+
+    def focus_timeline(self) -> None:
+        """In the past the timeline has the keys again, which a panel or a prompt had."""
+        if self._state.moment is not None:
+            self.set_focus(self.timeline, scroll_visible=False)
 
     def change_panel(self, what: str, name: str) -> None:
         """What the palette does to the panels; a hidden inspector comes up to show it."""
@@ -254,6 +261,7 @@ class MainScreen(BlockViews, inherit_bindings=False):
         if self.inspector_mode == "full":
             self._set_inspector("side")
         self.fit_panes()
+        self.focus_timeline()
 
     def show_card(self) -> None:
         """Bring the comparison of graph and eager into view."""
@@ -333,8 +341,8 @@ class MainScreen(BlockViews, inherit_bindings=False):
 
     def on_timeline_strip_key(self, event: TimelineStrip.Key) -> None:
         """What means nothing in time is typed into the prompt."""
-        if self.app.time.key(event.key, event.character):  # type: ignore[attr-defined]
-            return
+        if self.focused is self.timeline and self.app.time.key(event.key, event.character):  # type: ignore[attr-defined]
+            return  # what was typed quickly after a / belongs to it
         if event.character and (prompt := self._focused_prompt) is not None:
             self.set_focus(prompt, scroll_visible=False)
             prompt.insert(event.character)
@@ -349,11 +357,16 @@ class MainScreen(BlockViews, inherit_bindings=False):
 
     # --- from the user -----------------------------------------------------------------------------
 
+    def on_screen_resume(self) -> None:
+        """A dialog went: its keys are not the screen's, and the bar may have been drawn meanwhile."""
+        self.key_bar.refresh()
+
     def on_resize(self, event: events.Resize) -> None:
         self.refresh_state({("sessions", "")})
 
     def on_descendant_focus(self, event: events.DescendantFocus) -> None:
         self.key_bar.refresh()
+        self.timeline.refresh()
 
     def on_pane_chosen(self, event: Pane.Chosen) -> None:
         self._state.focus(event.session)
@@ -370,12 +383,12 @@ class MainScreen(BlockViews, inherit_bindings=False):
             if done:
                 self._state.prompts.append(text.strip())
             return done
-        if session.busy and not self._state.read_only:
+        if session.busy and not self._state.read_only and said.text.strip():
             self._state.notice("Not sent", "This chat is still answering. Esc stops it.", "warning")
             return False
         sent = self._state.submit(session.id, said.text, typed=text.strip("\n"))
         if sent:
-            self.app.time.leave()  # type: ignore[attr-defined]
+            self.app.time.leave(to_prompt=True)  # type: ignore[attr-defined]
             pane.transcript.to_end()
         return sent
 

@@ -15,7 +15,7 @@ ANY = "any chat"
 
 
 class Until(ModalScreen[RunUntil | None]):
-    """Enter runs until the chosen condition; ``c`` asks it of the focused chat alone; Esc changes nothing."""
+    """Enter or a number runs until a condition; ``c`` asks it of the focused chat; Esc changes nothing."""
 
     CSS_PATH = "until.tcss"
     BINDINGS = [
@@ -54,7 +54,8 @@ class Until(ModalScreen[RunUntil | None]):
             options.add_option(Option(Content(f"{number}  {condition.words:<28}{whose:>13}")))
         options.highlighted = chosen
         other = ANY if self._alone else f"chat {self._letter} only"
-        self.query_one("#keys", Static).update(Content(f"Enter runs · c {other} · Esc back"))
+        keys = f"Enter or 1…{len(CONDITIONS)} runs · c {other} · Esc back"
+        self.query_one("#keys", Static).update(Content(keys))
 
     def action_toggle_chat(self) -> None:
         self._alone = not self._alone

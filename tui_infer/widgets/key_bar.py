@@ -21,6 +21,8 @@ SHOWN = [
     ("cancel", "stop", "stop"),
     ("next", "next chat", "next"),
     ("zoom", "zoom", "zoom"),
+    ("panel", "panels", "panels"),
+    ("until", "until", "until"),
 ]
 # what every panel of the inspector takes, after its own keys
 PANEL_HINTS = [
@@ -32,7 +34,7 @@ PANEL_HINTS = [
     ("u", "all"),
 ]
 WIDE = 100
-ORDER = ["help", "mode", "pause", "step", "past", "layout", "inspector"]
+ORDER = ["help", "mode", "pause", "step", "past", "until", "layout", "inspector", "panel"]
 ORDER += ["zoom", "next", "new", "cancel", "palette"]
 
 

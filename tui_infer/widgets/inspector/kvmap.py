@@ -319,6 +319,15 @@ class KVPanel(Panel):
         if self.cursor.block != before:
             self.post_message(self.Moved(self.cursor.block))
 
+    def _go_to_typed(self, block: int, num_blocks: int) -> None:
+        """Go to the block of that number; where there is none, another one would mislead."""
+        if block < num_blocks:
+            self.go_to(block)
+            return
+        self.redraw()
+        text = f"There is no block {block:,}: they are 0 to {num_blocks - 1:,}."
+        self.app.notify(text, title="Block", timeout=3, markup=False)
+
     def toggle_density(self) -> None:
         """Many blocks a cell, or one."""
         dense = self._window is not None and self._window.scale > 1
@@ -375,7 +384,7 @@ class KVPanel(Panel):
         elif cursor.type(key, character):
             self.redraw()
         elif key == "enter" and cursor.typed:
-            self.go_to(cursor.take_typed())
+            self._go_to_typed(cursor.take_typed(), window.num_blocks)
         elif key in ("enter", "space"):
             self.post_message(self.Chosen(cursor.block, again=True))
         elif key == "g":

@@ -9,6 +9,7 @@ from tui_infer.history import decode_rows
 from tui_infer.past import Moment, Past
 from tui_infer.widgets.inspector.ink import Ink
 from tui_infer.widgets.inspector.lines import Line, byte_size, counted, joined, spread, to_strip, width_of
+from tui_infer.widgets.inspector.panel import Panel
 
 ROWS = 2
 GRAPH, EAGER, PREFILL, EVICTED, PREEMPTED = "━", "╌", "▪", "▾", "×"
@@ -144,12 +145,17 @@ class TimelineStrip(Widget, can_focus=True):
             [("F9", ink.title), (" now", ink.dim)],
             [("← →", ink.title), (" 1", ink.dim)],
             [("PgUp PgDn", ink.title), (" 100", ink.dim)],
+            [("number ⏎", ink.title), (" go there", ink.dim)],
             [("⇧← ⇧→", ink.title), (" 10", ink.dim)],
-            [("number Enter", ink.title), (" go there", ink.dim)],
             [("Home End", ink.title)],
             [(f"{oldest:,}–{newest:,} kept, {byte_size(past.num_bytes)}", ink.dim)],
             [(f"{EVICTED} evicted", ink.warn), (f" {PREEMPTED} preempted", ink.error)],
         ]
+        if not self.has_focus:  # its keys are another's now
+            elsewhere: Line = [("Esc", ink.title), (" back to ← → and numbers", ink.dim)]
+            if not isinstance(self.screen.focused, Panel):
+                elsewhere = [("/past 400", ink.title), (" goes there, so does a click", ink.dim)]
+            keys[1:-2] = [elsewhere]
         room = width - width_of(left) - 3
         return spread(left, [*joined(keys, ("  ", ink.dim), room), (" ", ink.dim)], width, ink.dim)
 
