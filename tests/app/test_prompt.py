@@ -66,23 +66,28 @@ async def test_escape_sequences_in_a_paste_are_made_visible() -> None:
         await wait_until(lambda: prompt.text == "a␛]52;c;eA==␇b")
 
 
-async def test_pasting_20_000_lines_does_not_freeze_the_app(request: pytest.FixtureRequest) -> None:
+async def test_pasting_20_000_lines_takes_under_a_second(request: pytest.FixtureRequest) -> None:
     gc.collect()
     gc.freeze()  # what other tests left in this process is not the app's to search for garbage
     request.addfinalizer(gc.unfreeze)
-    async with running(ScriptedClient("ok")) as (app, pilot):
-        prompt = (await pane_of(app)).prompt
-        text = "\n".join(f"{number:05d} some words of a line in a log file" for number in range(20_000))
-        started = time.process_time()
-        await paste(prompt, text)
-        await wait_until(lambda: prompt.document.line_count == 20_000)
-        await pilot.pause()
-        took = time.process_time() - started
-        assert prompt.text == text
-        assert took < 2.0  # 0.35 on a quiet machine; a busy neighbour triples it
-        started = time.process_time()
-        await pilot.press("x")
-        assert time.process_time() - started < 1.0
+    text = "\n".join(f"{number:05d} some words of a line in a log file" for number in range(20_000))
+    took: list[float] = []
+    typed: list[float] = []
+    while len(took) < 3 and (not took or min(took) >= 1.0 or min(typed) >= 0.5):
+        # The quickest of three: a busy neighbour makes even CPU time longer.
+        async with running(ScriptedClient("ok")) as (app, pilot):
+            prompt = (await pane_of(app)).prompt
+            started = time.process_time()
+            await paste(prompt, text)
+            await wait_until(lambda: prompt.document.line_count == 20_000)  # noqa: B023
+            await pilot.pause()
+            took.append(time.process_time() - started)
+            assert prompt.text == text
+            started = time.process_time()
+            await pilot.press("x")
+            typed.append(time.process_time() - started)
+    assert min(took) < 1.0
+    assert min(typed) < 0.5
 
 
 async def test_history_gives_the_unsent_draft_back_past_the_newest_entry() -> None:

@@ -68,6 +68,6 @@ def test_a_large_paste_in_small_reads_is_parsed_in_no_time() -> None:
     text = "\x1b[200~" + "\x1b[32ma line of a log\x1b[0m\r" * 20_000 + "\x1b[201~"
     started = time.process_time()
     (paste,) = parse(*(text[start : start + 4096] for start in range(0, len(text), 4096)))
-    assert time.process_time() - started < 0.6
+    assert time.process_time() - started < 0.2
     assert isinstance(paste, events.Paste)
     assert paste.text.count("\r") == 20_000
