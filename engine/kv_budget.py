@@ -9,6 +9,7 @@ from engine.config import EngineConfig
 from engine.device import available_memory
 from engine.errors import ConfigError, OutOfMemory
 from engine.kv_cache import KVCache, KVShape
+from engine.models.memory import size_text
 
 # What the cache takes on a machine without a GPU when nothing was asked for.
 CPU_KV_BYTES = 512 * 2**20
@@ -64,8 +65,8 @@ def cuda_budget(free: int, total: int, use: MemoryUse, utilization: float) -> Bu
     if share >= left // 2 or others <= total // 20:
         return Budget(min(share, left), f"{utilization:.0%} of the card")
     note = (
-        f"Other programs hold {mib(others)} of the card's {mib(total)}, so the KV cache takes half of the "
-        f"{mib(left)} that is left."
+        f"Other programs hold {size_text(others)} of the card's {size_text(total)}, so the KV cache takes half "
+        f"of the {size_text(left)} that is left."
     )
     return Budget(left // 2, "half of what other programs leave", note)
 
@@ -84,12 +85,12 @@ def num_blocks(config: EngineConfig, shape: KVShape, block_size: int, budget: Bu
         beside = ""
         if use.activations or use.graphs:
             beside = (
-                f" Weights take {mib(use.weights)}, the largest prefill {mib(use.activations)}, graphs "
-                f"{mib(use.graphs)}."
+                f" Weights take {size_text(use.weights)}, the largest prefill {size_text(use.activations)}, "
+                f"graphs {size_text(use.graphs)}."
             )
         raise OutOfMemory(
-            f"The KV cache has {mib(max(budget.num_bytes, 0))} ({budget.origin}), but two blocks of "
-            f"{block_size} tokens need {mib(FEWEST_BLOCKS * block_bytes)}.{beside}",
+            f"The KV cache has {size_text(max(budget.num_bytes, 0))} ({budget.origin}), but two blocks of "
+            f"{block_size} tokens need {size_text(FEWEST_BLOCKS * block_bytes)}.{beside}",
             "Raise --kv-memory or --gpu-memory-utilization, or lower --block-size, --max-batch or "
             "--prefill-chunk; or end other programs on the card.",
         )
@@ -148,8 +149,3 @@ def max_model_len(config: EngineConfig, model_limit: int, cache_tokens: int) -> 
             "Lower --max-model-len, or raise --kv-memory or --num-blocks.",
         )
     return wanted
-
-
-def mib(num_bytes: int) -> str:
-    """Bytes as MiB, or GiB from 10 GiB on."""
-    return f"{num_bytes / 2**30:.1f} GiB" if num_bytes >= 10 * 2**30 else f"{num_bytes / 2**20:.1f} MiB"

@@ -9,10 +9,11 @@ from engine.config import EngineConfig
 from engine.decode_buffers import DecodeBuffers
 from engine.errors import OutOfMemory
 from engine.graphs import DRIVER_BYTES, CudaRecorder, GraphPool, graph_sizes, graphs_unavailable
-from engine.kv_budget import MemoryUse, allocate, kv_budget, mib, num_blocks
+from engine.kv_budget import MemoryUse, allocate, kv_budget, num_blocks
 from engine.kv_cache import KVCache, KVShape
 from engine.models.choice import Model
 from engine.models.loader import Loaded
+from engine.models.memory import size_text
 from engine.records import Progress, StepMode
 from engine.runner import ModelRunner
 from engine.static_decode import StaticDecode, table_width
@@ -61,7 +62,7 @@ class Layout:
             free = torch.cuda.mem_get_info(self.device)[0]
             raise OutOfMemory(
                 f"A prefill of {self.config.prefill_chunk} tokens at the end of a sequence of {longest} does "
-                f"not fit beside weights of {mib(weights)}: {mib(free)} are free.",
+                f"not fit beside weights of {size_text(weights)}: {size_text(free)} are free.",
                 "Lower --prefill-chunk, --max-model-len or --max-batch, or end other programs on the card.",
             ) from error
         activations = torch.cuda.max_memory_allocated(self.device) - before

@@ -65,14 +65,14 @@ class ModelRunner:
         if static is not None:
             for chunk in plan.prefill:
                 static.buffers.forget(chunk.request.id)
-            if plan.decode and not static.fits(plan.decode):
-                static = None
         dispatch = None
         if plan.decode:
             width = max(len(request.block_table) for request in plan.decode)
             dispatch = self.graphs.dispatch(len(plan.decode), width)
-            if static is not None:
+            if static is not None and static.fits(len(plan.decode), width):
                 static.fill(plan.decode, dispatch)
+            else:
+                static = None
         self._timer.start()  # behind the host's own work, in which the device waits
         for source, target in plan.copies:
             self.cache.copy(source, target)

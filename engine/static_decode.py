@@ -1,5 +1,6 @@
 """StaticDecode: decode over buffers whose addresses never change, by graph replay or launched one by one."""
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -64,10 +65,9 @@ class StaticDecode:
         for size in self.graphs.sizes:
             self._draw(size, USUAL, self.graphs.output(size).logits)
 
-    def fits(self, requests: Sequence[Request]) -> bool:
-        """Whether the buffers hold these rows and their tables."""
-        widest = max(len(request.block_table) for request in requests)
-        return self.graphs.pad(len(requests)) <= self.buffers.rows and widest <= self.buffers.width
+    def fits(self, rows: int, width: int) -> bool:
+        """Whether the buffers hold so many rows, and block tables of so many columns."""
+        return self.graphs.pad(rows) <= self.buffers.rows and width <= self.buffers.width
 
     def fill(self, requests: Sequence[Request], dispatch: Dispatch) -> None:
         """Send the rows of a batch to the device."""
@@ -120,6 +120,7 @@ class StaticDecode:
             except Exception as error:  # the step goes on without; what failed is told
                 self._samplers[key] = None
                 self.sampler_failure = f"sampling of batch {size} could not be captured: {first_line(error)}"
+                print(self.sampler_failure, file=sys.stderr)  # the engine's log
         recorded = self._samplers[key]
         if recorded is None:
             return None

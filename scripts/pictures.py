@@ -95,6 +95,9 @@ async def take(picture: Picture, model: str, out: Path) -> None:
 
 
 async def start_chats(app: TuiInferApp, pilot: Pilot[int], count: int) -> None:
+    """Ask while the engine is paused, so that no answer ends before the last prompt is typed."""
+    await pilot.press("f3")
+    await wait(lambda: app.state.paused, READY_S)
     for number in range(count):
         if number:
             await pilot.press("ctrl+n")
@@ -102,6 +105,7 @@ async def start_chats(app: TuiInferApp, pilot: Pilot[int], count: int) -> None:
         for character in PROMPTS[number]:
             await pilot.press("space" if character == " " else character)
         await pilot.press("enter")
+    app.action_toggle_pause()
 
 
 def fewest_tokens(app: TuiInferApp) -> int:

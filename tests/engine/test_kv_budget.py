@@ -55,9 +55,9 @@ def test_too_little_memory_is_told_with_every_number_and_what_to_lower():
         num_blocks(EngineConfig(), SHAPE, 16, Budget(-5, "90% of the card"), use)
     text = str(error.value)
     for part in (
-        "0.0 MiB (90% of the card)",
+        "0 bytes (90% of the card)",
         "two blocks of 16 tokens",
-        "3072.0 MiB",
+        "3.0 GiB",
         "700.0 MiB",
         "90.0 MiB",
     ):
