@@ -65,8 +65,8 @@ def cuda_budget(free: int, total: int, use: MemoryUse, utilization: float) -> Bu
     if share >= left // 2 or others <= total // 20:
         return Budget(min(share, left), f"{utilization:.0%} of the card")
     note = (
-        f"Other programs hold {size_text(others)} of the card's {size_text(total)}, so the KV cache takes half "
-        f"of the {size_text(left)} that is left."
+        f"Other programs hold {size_text(others)} of the card's {size_text(total)}, "
+        f"so the KV cache takes half of the {size_text(left)} that is left."
     )
     return Budget(left // 2, "half of what other programs leave", note)
 

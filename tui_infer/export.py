@@ -156,8 +156,3 @@ def write_text(path: Path, text: str) -> None:
     except (OSError, ValueError) as error:
         why = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
         raise ExportError(f"{path} cannot be written: {why}.") from None
-
-
-def byte_text(size: int) -> str:
-    """``412 kB``."""
-    return f"{size / 1e6:.1f} MB" if size >= 1_000_000 else f"{size / 1e3:.0f} kB"
