@@ -1,5 +1,6 @@
 """One chat as plain data: what was said, as text and as token ids, and where its answer stands."""
 
+import uuid
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -29,7 +30,12 @@ class TurnStats:
 
 @dataclass(slots=True)
 class Turn:
-    """One side of an exchange. ``version`` grows with every change, for caches; ``text`` is sanitized."""
+    """One side of an exchange. ``version`` grows with every change, for caches; ``text`` is sanitized.
+
+    ``asked`` and ``end`` belong to an answer: how many token ids of the chat's history stand before it (the
+    prompt that it answers) and up to its end. A history only grows at its end, so that the ids before any
+    answer are a prefix of it: what regenerating or branching there sends again, and finds in the cache.
+    """
 
     role: Role
     text: str = ""
@@ -39,6 +45,8 @@ class Turn:
     note: str = ""
     version: int = 0
     trace: AnswerTrace | None = None  # of an answer: its way through the engine's steps
+    asked: int | None = None
+    end: int | None = None
 
     def append(self, text: str, token_ids: list[int]) -> None:
         self.text += text
@@ -54,7 +62,9 @@ class Turn:
 @dataclass(slots=True)
 class SessionState:
     """One chat. ``history_ids`` are the token ids of the whole conversation: the prompt of the last request
-    and what was generated for it, so that the next turn's prefix is found in the cache.
+    and what was generated for it, so that the next turn's prefix is found in the cache; they mean something
+    to ``model`` only. ``key`` names the chat in the store, in all runs of the app; ``id`` only in this one.
+    ``queue`` has the prompts that wait for the answer under way; ``read_only`` says why none can be sent.
     """
 
     id: str
@@ -76,6 +86,10 @@ class SessionState:
     first_delta_s: float | None = None
     last_delta_s: float | None = None
     tokens_at_first: int = 0
+    key: str = field(default_factory=lambda: uuid.uuid4().hex)
+    model: str = ""
+    queue: list[str] = field(default_factory=list)
+    read_only: str = ""
 
     @property
     def busy(self) -> bool:
@@ -152,6 +166,7 @@ class SessionState:
             return
         turn.close(status, note)
         self.history_ids.extend(turn.token_ids)
+        turn.end = len(self.history_ids) if turn.asked is not None else None
         outcome: dict[TurnStatus, SessionStatus] = {"cancelled": "cancelled", "error": "error"}
         self.status = outcome.get(status, "idle")
 

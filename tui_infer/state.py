@@ -318,6 +318,9 @@ class AppState(Workspace):
                 session.request = event.request
                 self._follow(event, session)
                 session.history_ids = list(event.prompt_ids)
+                session.model = self.status.model_path if self.status is not None else ""
+                if session.answer is not None:
+                    session.answer.asked = len(event.prompt_ids)
                 self._remember(event.request, session)
                 self.texts.started(event, len(session.turns) - 1)
             case Started():  # cancelled on its way in: the blocks still belong to it for a moment
