@@ -31,6 +31,7 @@ TEXTS = {
     "quote": "> a\n> b\nlazy\n\n> - list\n>\n> ```\n> code\n> ```\n",
     "cjk": "日本語の文章はスペースがないので、どこでも改行できます。**強調**も`コード`も。\n\n- 一\n- 二\n",
     "emoji": "Party 🎉 and family 👩‍👩‍👧‍👦 and flag 🇫🇷 and heart ❤️ done, e\u0301 too.\n",
+    "right to left": "שלום עולם, **חשוב**: 123 abc.\n\n- مرحبا بالعالم `code`\n- واحد\n\n| א | ب |\n|---|---|\n| ג | ت |\n",
     "links": "[text](http://x.y/z) and <http://a.b> and ![alt](pic.png) and [ref]\n\n[ref]: http://later.example\n",
     "html": "<b>not</b> html <!-- c -->\n\n<div>\nblock\n</div>\n",
     "markup": "[/red] [bold]x[/] [00] [link=x]y\n\n    indented [/]\n",
