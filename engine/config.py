@@ -36,7 +36,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         kv_memory: bytes for the KV cache; ``None`` takes a share of what is free.
         prefill_chunk: most prompt tokens computed in one step, over all requests.
         graph_sizes: padded batch sizes to capture; ``None`` takes powers of two up to ``max_batch``, and
-            ``max_batch`` itself.
+            ``max_batch`` itself, and ``()`` captures nothing.
         prefix_cache: share full blocks between requests with a common prefix.
         model_impl: ``decoder`` is our fused one for the Llama family, ``transformers`` runs the stock
             modules; ``auto`` takes the first where it can.

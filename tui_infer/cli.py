@@ -63,7 +63,9 @@ def run_the_app(engine: dict[str, Any], theme: str | None) -> int:
         try:
             code = run_app(app, log_path)
         finally:
-            app.recordings.finish()
+            broken = app.recordings.finish()
+        if broken:
+            code = _complain(broken, code or EXIT_CRASH)
     finally:
         client.kill()
     end_within(EXIT_S, code)

@@ -21,7 +21,7 @@ from tui_infer.sanitize import one_line, sanitize
 if TYPE_CHECKING:
     from engine.core import Engine
 
-EXIT_OK, EXIT_REFUSED = 0, 2
+EXIT_OK, EXIT_FAILED, EXIT_REFUSED = 0, 1, 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ def run(config: EngineConfig, job: Job, record: RecordingWriter | None = None) -
     """Answer all prompts in one batch and print them in their order; returns the exit code.
 
     A prompt that is refused is reported in its place, and the others are answered. With ``record`` all that
-    happens is written there too; a disk that is full costs the recording, not the answers.
+    happens is written there too; a disk that is full costs the recording and the exit code, not the answers.
 
     Raises:
         EngineError: the engine could not be loaded or the device failed.
@@ -60,6 +60,7 @@ def run(config: EngineConfig, job: Job, record: RecordingWriter | None = None) -
             record.discard()
         raise
     printer = JsonPrinter(sys.stdout) if job.json else TextPrinter(sys.stdout, len(job.prompts))
+    broken = ""
     with engine:
         recorder = None if record is None else RunRecorder(record, engine, job.prompts)
         try:
@@ -70,11 +71,11 @@ def run(config: EngineConfig, job: Job, record: RecordingWriter | None = None) -
             for prompt, answer in zip(job.prompts, answers):
                 _print_one(engine, printer, prompt, answer, recorder)
         finally:
-            if recorder is not None and (problem := recorder.close()):
-                print(f"warning: {one_line(problem, 1000)}", file=sys.stderr)
+            if recorder is not None and (broken := recorder.close()):
+                print(f"error: {one_line(broken, 1000)} It ends early.", file=sys.stderr)
     refused = [answer for answer in answers if isinstance(answer, RequestError)]
     failed = any(isinstance(answer, Request) and answer.error for answer in answers)
-    return EXIT_REFUSED if refused else 1 if failed else EXIT_OK
+    return EXIT_REFUSED if refused else EXIT_FAILED if failed or broken else EXIT_OK
 
 
 def _submit(engine: "Engine", job: Job, prompt: str) -> Request | RequestError:

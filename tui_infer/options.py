@@ -31,26 +31,34 @@ class ByteSize(click.ParamType):
 
 
 class Integers(click.ParamType):
-    """Whole numbers with commas between them."""
+    """Whole numbers with commas between them; where there may be none of them, ``none`` says so."""
 
     name = "n,n,..."
+
+    def __init__(self, *, none: bool = False) -> None:
+        self._none = none
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[int, ...]:
         if isinstance(value, tuple):
             return value
+        if self._none and str(value).strip().lower() == "none":
+            return ()
         try:
-            return tuple(int(part) for part in str(value).split(",") if part.strip())
+            return tuple(int(part) for part in str(value).split(","))
         except ValueError:
-            self.fail(f"{value!r} is no list of whole numbers such as 1,2,4.", param, ctx)
+            nothing = " 'none' is the empty list." if self._none else ""
+            self.fail(f"{value!r} is no list of whole numbers such as 1,2,4.{nothing}", param, ctx)
 
 
 def _choice(literal: Any) -> click.Choice[str]:
     return click.Choice(get_args(literal), case_sensitive=False)
 
 
-# None means "not given" throughout: what the command line leaves out is the engine's default.
+# None means "not given" throughout: what the command line leaves out is the engine's default. An option that
+# may be repeated comes as () then.
+_REPEATED = ("stop",)
 _ENGINE = (
     click.option(
         "-m",
@@ -72,7 +80,9 @@ _ENGINE = (
     click.option("--num-blocks", type=int, metavar="N", help="KV blocks, the null block included."),
     click.option("--kv-memory", type=ByteSize(), help="Memory for the KV cache, such as 2GB."),
     click.option("--prefill-chunk", type=int, metavar="N", help="Most prompt tokens computed in one step."),
-    click.option("--graph-sizes", type=Integers(), help="Padded batch sizes to capture, as 1,2,4."),
+    click.option(
+        "--graph-sizes", type=Integers(none=True), help="Padded batch sizes to capture, as 1,2,4; or none."
+    ),
     click.option("--prefix-cache/--no-prefix-cache", default=None, help="Share blocks of common prefixes."),
     click.option(
         "--gpu-memory-utilization", type=float, metavar="SHARE", help="Share of the card to use, 0.05 to 1."
@@ -154,7 +164,7 @@ def _given(fields: tuple[str, ...], layers: tuple[Mapping[str, Any], ...]) -> di
         name: value
         for layer in layers
         for name, value in layer.items()
-        if name in fields and value is not None and value != ()
+        if name in fields and value is not None and not (value == () and name in _REPEATED)
     }
 
 

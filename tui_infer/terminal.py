@@ -35,15 +35,14 @@ class NoTerminal(EngineError):
     title = "no terminal"
 
 
-def require_terminal() -> None:
+def require_terminal(hint: str = "Use 'tui-infer run' for pipes and scripts.") -> None:
     """Refuse to start without a terminal.
 
     Raises:
-        NoTerminal: naming what is not one, and the headless way.
+        NoTerminal: naming what is not one, and with ``hint`` the headless way.
     """
     streams = {"stdin": sys.__stdin__, "stdout": sys.__stdout__, "stderr": sys.__stderr__}
     missing = [name for name, stream in streams.items() if stream is None or not stream.isatty()]
-    hint = "Use 'tui-infer run' for pipes and scripts."
     if missing:
         raise NoTerminal(f"The app needs a terminal, but {_listed(missing)}.", hint)
     if os.environ.get("TERM", "") in ("", "dumb"):

@@ -129,7 +129,7 @@ class ScriptedClient(Client):
         self._rows: dict[int, int] = {}
         self._blocks = itertools.count(1)
         self._changes: list[BlockChange] = []
-        self._held: set[int] = set()  # blocks, which nobody gives back
+        self._blocks_held: set[int] = set()  # blocks, which nobody gives back
         self._telemetry: asyncio.Task[None] | None = None
 
     def launch(self) -> None:
@@ -226,8 +226,8 @@ class ScriptedClient(Client):
                 rows = [Row(request, context, 1, False) for request, context in self._rows.items()]
                 changes, self._changes = self._changes, []
                 count = max(1, int(self.rate / 10)) - 1
-                self._held.update(change.block for change in changes)
-                used = len(self._held)
+                self._blocks_held.update(change.block for change in changes)
+                used = len(self._blocks_held)
                 first = step(next(self._steps), rows, changes, used=used, card=self.card)
                 records = [step(next(self._steps), rows, used=used, card=self.card) for _ in range(count)]
                 self._emit(Steps([first, *records]))

@@ -19,7 +19,7 @@ from tui_infer.cli import main
 from tui_infer.headless import JsonPrinter, ProgressLine, TextPrinter
 from tui_infer.locations import all_folders
 from tui_infer.logs import new_log
-from tui_infer.options import ByteSize, engine_config, sampling_params, text_of
+from tui_infer.options import ByteSize, Integers, engine_config, sampling_params, text_of
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -103,6 +103,14 @@ def test_the_app_without_a_terminal_is_one_line_and_exit_code_two():
         (["run", "--prompt", "x", "--temperature", "-1"], "temperature=-1.0 is out of range"),
         (["run", "--prompt", "x", "--top-p", "0"], "top_p=0.0 is out of range"),
         (["run", "--prompt", "x", "--graph-sizes", "1,b"], "'1,b' is no list of whole numbers"),
+        (
+            ["run", "--prompt", "x", "--graph-sizes", ""],
+            "'' is no list of whole numbers such as 1,2,4. 'none'",
+        ),
+        (["run", "--prompt", "x", "--graph-sizes", "1,,2"], "'1,,2' is no list of whole numbers"),
+        (["run", "--prompt", "x", "--graph-sizes", "2,"], "'2,' is no list of whole numbers"),
+        (["run", "--prompt", "x", "--graph-sizes", "0"], "graph_sizes entry=0 is too small"),
+        (["run", "--prompt", "x", "--stop-token-ids", "none"], "'none' is no list of whole numbers"),
         (["run", "--prompt", "x", "--raw", "--system", "y"], "--system needs the chat template"),
         (["run", "--prompt", "-", "--prompt", "-"], "stdin can be read only once"),
         (["run"], "stdin is empty"),
@@ -195,6 +203,15 @@ def test_a_size_may_carry_its_unit(text, size):
 
 def test_options_that_were_not_given_leave_the_engines_defaults():
     assert engine_config({"model": None, "max_batch": None, "theme": "x"}) == EngineConfig()
+
+
+def test_no_graph_sizes_is_a_choice_of_its_own():
+    sizes = Integers(none=True)
+    assert sizes.convert("none", None, None) == ()
+    assert sizes.convert("1, 2,4", None, None) == (1, 2, 4)
+    assert engine_config({"graph_sizes": ()}).graph_sizes == ()
+    assert engine_config({"graph_sizes": (1, 2)}, {"graph_sizes": None}).graph_sizes == (1, 2)
+    assert engine_config({"graph_sizes": (1, 2)}, {"graph_sizes": ()}).graph_sizes == ()
 
 
 def test_options_of_the_command_win_over_those_before_it():

@@ -1,14 +1,16 @@
 """``--record`` and ``replay`` on the command line: files made, refusals, exit codes."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from engine.records import Delta, Finished, Started
-from tests.app.recorded import simulated_entries, written
+from tests.app.recorded import FullDisk, simulated_entries, written
 from tui_infer.cli import main
 from tui_infer.locations import demo_recording
+from tui_infer.recording import writer
 from tui_infer.recording.format import MAGIC, Heard
 from tui_infer.recording.reader import read_recording
 
@@ -51,15 +53,48 @@ def test_a_file_that_cannot_be_played_is_one_line_and_exit_code_2(
 
 def test_replay_wants_one_recording_and_a_terminal(call, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     path = written(tmp_path / "r.tirec", simulated_entries())
-    assert call("replay")[0] == 2
-    assert call("replay", path, "--demo")[0] == 2
+    code, _, err = call("replay", path, "--demo")
+    assert code == 2
+    assert f"Either --demo or {path}" in err
     code, _, err = call("replay", path)
     assert code == 2
     assert "needs a terminal" in err
+    assert f"'tui-infer replay {path} --steps OUT.csv' writes the steps" in err
+    assert "tui-infer run" not in err
     if not demo_recording().is_file():
         code, _, err = call("replay", "--demo")
         assert code == 2
         assert "no demo recording" in err
+
+
+def test_replay_without_a_name_says_what_is_there(call, tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    here, data = tmp_path / "here", tmp_path / "data"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    monkeypatch.setenv("TUI_INFER_DATA_DIR", str(data))
+    demo = "--demo plays the one that comes with tui-infer."
+    code, out, err = call("replay")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "Name a recording; there is none in this folder." in err
+    assert demo in err
+
+    own = data / "recordings"
+    own.mkdir(parents=True)
+    (own / "old.tirec").touch()
+    code, _, err = call("replay")
+    assert f"as in tui-infer replay {own / 'old.tirec'}." in err
+    assert f"In {own}: old.tirec." in err
+
+    for age, name in enumerate(["g", "f", "e", "d", "c", "b", "a b\x1b[2J"]):
+        (here / f"{name}.tirec").touch()
+        os.utime(here / f"{name}.tirec", (age, age))
+    (here / "notes.txt").touch()
+    code, _, err = call("replay")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "as in tui-infer replay 'a b␛[2J.tirec'." in err
+    assert "In this folder: a b␛[2J.tirec, b.tirec, c.tirec, d.tirec, e.tirec and 2 more; In" in err
+    assert "notes" not in err
+    assert demo in err
 
 
 def test_a_torn_file_gives_its_steps_and_a_note(call, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
@@ -109,6 +144,20 @@ def test_run_records_what_it_answered(call, tiny_model_dir: Path, tmp_path: Path
     assert sum(isinstance(event, Finished) for event in events) == 2
     code, out, _ = call("replay", path, "--steps", tmp_path / "s.csv")
     assert code == 0
+
+
+def test_a_recording_that_breaks_off_costs_the_exit_code_and_not_the_answers(
+    call, tiny_model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # type: ignore[no-untyped-def]
+    path = tmp_path / "run.tirec"
+    monkeypatch.setattr(writer, "_open", lambda path: FullDisk(path.open("xb", buffering=0), 1000))
+    code, out, err = call(
+        "run", "--model", tiny_model_dir, *TINY, "-p", "hello world", "--max-tokens", 12, "--ignore-eos",
+        "--json", "--record", path,
+    )  # fmt: skip
+    assert code == 1
+    assert len(json.loads(out)["token_ids"]) == 12
+    assert f"error: The recording cannot be written to {path}: No space left on device. It ends early." in err
 
 
 def test_an_engine_that_cannot_be_loaded_leaves_no_file(call, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]

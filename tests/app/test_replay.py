@@ -1,5 +1,6 @@
 """The app on a recording: what it shows, and what its keys do."""
 
+import asyncio
 import dataclasses
 import re
 import sys
@@ -187,6 +188,27 @@ async def test_the_end_is_said_and_f3_plays_again_from_the_start(tmp_path: Path)
         await wait_until(lambda: client.ended and not client.playing and client.time > 0)
 
 
+async def test_a_seek_while_it_plays_stands_still_there_until_told_to_play(tmp_path: Path) -> None:
+    path = written(tmp_path / "r.tirec", simulated_entries())
+    async with replaying(path) as (app, pilot, client):
+        await client.seek_step(5)
+        client.set_speed(0.125)
+        client.play(True)
+        for text, step in (("40", 40), ("12", 12), ("+3", 15), ("start", None)):
+            client.play(True)
+            said = read(f"/seek {text}")
+            assert isinstance(said, Call)
+            assert obey(app, said)
+            await wait_until(lambda step=step: client.step == step, what=f"{text}, at {client.step}")
+            assert not client.playing, text
+            await asyncio.sleep(0.3)
+            assert client.step == step, text
+        await pilot.press("f3")
+        assert client.playing
+        client.set_speed(8.0)
+        await wait_until(lambda: client.step is not None and client.step > 15, what="playing on")
+
+
 async def test_seek_takes_steps_times_and_distances(tmp_path: Path) -> None:
     path = written(tmp_path / "r.tirec", simulated_entries())
     async with replaying(path) as (app, _pilot, client):
@@ -273,7 +295,13 @@ async def test_a_disk_that_fills_up_is_one_toast_and_the_app_goes_on(tmp_path: P
         assert sum(full in toast.message for toast in app._notifications) == 1
         assert not app.state.recording
         assert app.state.current.turns[1].text.startswith("an answer of some words")
-        app.recordings.finish()
+        assert app.recordings.finish() == ""  # it was told already
+
+        app.recordings.start(tmp_path / "last.tirec")
+        writer = app.recordings.writer
+        assert writer is not None
+        writer._file = FullDisk(writer._file, 0)  # type: ignore[assignment]
+        assert full in app.recordings.finish()  # the app is over: its exit code and stderr tell it
 
 
 async def test_slash_record_starts_and_stops_and_the_file_plays(tmp_path: Path, own_folders: Path) -> None:

@@ -1,5 +1,6 @@
 """Recordings on the command line: ``--record`` and ``replay``. Imports no Textual until it is needed."""
 
+import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -7,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from engine.paths import user_path
+from tui_infer.sanitize import one_line
 
 if TYPE_CHECKING:
     from tui_infer.recording.reader import Recording
@@ -61,8 +63,12 @@ def replay(
 
     No model is needed. F3 plays and stops, F4 goes one step, + and - change the speed, /seek goes anywhere.
     """
-    if (file is not None) == demo:
-        raise click.UsageError("Name one recording, or give --demo.")
+    if file is not None and demo:
+        raise click.UsageError(f"Either --demo or {one_line(file, 200)}: one recording is played at a time.")
+    if file is None and not demo:
+        from tui_infer.recording.found import what_is_there
+
+        raise click.UsageError(what_is_there())
     if speed is not None and speed != speed:
         raise click.UsageError("--speed nan is no speed.")
     from tui_infer.recording.reader import read_recording
@@ -70,7 +76,8 @@ def replay(
     recording = read_recording(demo_path() if demo else user_path(str(file)))
     if steps is not None:
         return _write_steps(recording, user_path(steps))
-    return _play(recording, step, speed or (DEMO_SPEED if demo else 1.0), theme)
+    name = "--demo" if demo else shlex.quote(str(file))
+    return _play(recording, name, step, speed or (DEMO_SPEED if demo else 1.0), theme)
 
 
 def demo_path() -> Path:
@@ -106,12 +113,12 @@ def _write_steps(recording: "Recording", out: Path) -> int:
     return 0
 
 
-def _play(recording: "Recording", step: int | None, speed: float, theme: str | None) -> int:
+def _play(recording: "Recording", name: str, step: int | None, speed: float, theme: str | None) -> int:
     from tui_infer.logs import log_to, new_log
     from tui_infer.recording.client import ReplayClient
     from tui_infer.terminal import end_within, require_terminal, run_app
 
-    require_terminal()
+    require_terminal(f"'tui-infer replay {name} --steps OUT.csv' writes the steps to a file, without one.")
     log_path = new_log("app")
     log_to(log_path)
     client = ReplayClient(

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine.records import AnyCommand, AnyEvent
-from tui_infer.locations import data_dir
 from tui_infer.nvml import GpuReading
 from tui_infer.recording.format import SUFFIX, RecordingError
+from tui_infer.recording.found import own_folder
 from tui_infer.recording.recorder import Recorder
 from tui_infer.recording.writer import RecordingWriter
 
@@ -93,14 +93,15 @@ class RecordControl:
         if self._recorder is not None:
             self._recorder.reading(gpu)
 
-    def finish(self) -> None:
-        """The app is over: close what is open and wait until it is on the disk."""
+    def finish(self) -> str:
+        """The app is over: close what is open and wait until it is on the disk; what went wrong there."""
         if self._recorder is not None:
             self._closing.append(self._recorder.writer)
             self._recorder.end()
             self._recorder = None
         for writer in self._closing:
             writer.close()
+        return " ".join(writer.error for writer in self._closing if writer.error)
 
     # --- listening -------------------------------------------------------------------------------
 
@@ -150,7 +151,7 @@ def _new_path() -> Path:
     Raises:
         RecordingError: the folder cannot be made.
     """
-    folder = data_dir() / "recordings"
+    folder = own_folder()
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -83,7 +83,7 @@ class ReplayControl:
         return ""
 
     def seek(self, words: list[str]) -> str:
-        """``/seek 400``; why not, or an empty string."""
+        """``/seek 400``: go there and stand still, to be read; why not, or an empty string."""
         client, recording = self._client, self._client.recording
         text = "".join(words).lower().removeprefix("step").replace(",", "")
         if text in ("start", "end"):
@@ -97,6 +97,7 @@ class ReplayControl:
             going = client.seek_time(60 * int(match[1] or 0) + float(match[2]))
         else:
             return SEEK_FORMS
+        client.play(False)
         self._app.run_worker(going, group="seek", exclusive=True)
         return ""
 

@@ -90,9 +90,11 @@ class RecordingWriter:
             self._queue.put(None)
 
     def close(self) -> None:
-        """``end``, and wait until all is written, a few seconds at the most."""
+        """``end``, and wait until all is written, a few seconds at the most; ``error`` says if it was not."""
         self.end()
         self._thread.join(CLOSE_S)
+        if self._thread.is_alive() and not self.error:
+            self.error = f"The recording is not yet written to {self.path} after {CLOSE_S:g} s."
 
     def discard(self) -> None:
         """Close and delete the file: there will be nothing in it."""
