@@ -64,7 +64,8 @@ class SessionState:
     """One chat. ``history_ids`` are the token ids of the whole conversation: the prompt of the last request
     and what was generated for it, so that the next turn's prefix is found in the cache; they mean something
     to ``model`` only. ``key`` names the chat in the store, in all runs of the app; ``id`` only in this one.
-    ``queue`` has the prompts that wait for the answer under way; ``read_only`` says why none can be sent.
+    ``queue`` has the prompts that wait for the answer under way, and goes on by itself behind it unless
+    ``queue_paused``; ``read_only`` says why none can be sent.
     """
 
     id: str
@@ -89,6 +90,7 @@ class SessionState:
     key: str = field(default_factory=lambda: uuid.uuid4().hex)
     model: str = ""
     queue: list[str] = field(default_factory=list)
+    queue_paused: bool = False
     read_only: str = ""
 
     @property
@@ -142,6 +144,7 @@ class SessionState:
         """
         self.epoch += 1
         self.request = None
+        self.queue_paused = bool(self.queue)  # what was left standing goes on when the user says so
         self.turns += [Turn("user", text), Turn("assistant", status="open", trace=AnswerTrace(step))]
         self.status = "queued"
         self.first_delta_s = self.last_delta_s = None
@@ -169,6 +172,7 @@ class SessionState:
         turn.end = len(self.history_ids) if turn.asked is not None else None
         outcome: dict[TurnStatus, SessionStatus] = {"cancelled": "cancelled", "error": "error"}
         self.status = outcome.get(status, "idle")
+        self.queue_paused = bool(self.queue) and (self.queue_paused or status != "done")
 
     def record_stats(self, event: Finished) -> None:
         """Attach the engine's numbers to the answer of this epoch, open or closed by hand."""

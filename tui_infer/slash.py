@@ -41,6 +41,17 @@ class Say(NamedTuple):
     text: str
 
 
+class Words(tuple[str, ...]):
+    """What follows a command, as words; ``raw`` is the same as it was typed."""
+
+    raw: str = ""
+
+
+def raw_of(words: Sequence[str]) -> str:
+    """The words of a command as they were typed, with their spaces and line feeds."""
+    return words.raw if isinstance(words, Words) else " ".join(words)
+
+
 class Call(NamedTuple):
     """A command with its words."""
 
@@ -65,6 +76,11 @@ def read(text: str) -> Say | Call | Unknown:
     return Say(text)
 
 
+def as_typed(text: str) -> str:
+    """What has to be typed so that ``text`` goes to the model."""
+    return text if read(text) == Say(text.strip("\n")) else f" {text}"
+
+
 def obey(app: "TuiInferApp", said: Call | Unknown) -> bool:
     """Do what a command says; False, with the reason as a notice, where that cannot be done."""
     if isinstance(said, Unknown):
@@ -82,7 +98,9 @@ def _command(text: str) -> Call | Unknown | None:
         return None
     command = COMMANDS.get(match[1].lower())
     if command is not None:
-        return Call(command, tuple(text[match.end() :].split()))
+        words = Words(text[match.end() :].split())
+        words.raw = text[match.end() :].strip()
+        return Call(command, words)
     return Unknown(match[0]) if not text[match.end() :].strip() else None
 
 
@@ -131,6 +149,10 @@ def _load(app: "TuiInferApp", words: Sequence[str]) -> str:
     return app.tools.load(words)
 
 
+def _import(app: "TuiInferApp", words: Sequence[str]) -> str:
+    return app.transfer.bring(words)
+
+
 COMMANDS: dict[str, SlashCommand] = {
     command.name: command
     for command in (
@@ -138,7 +160,8 @@ COMMANDS: dict[str, SlashCommand] = {
         SlashCommand("record", "[FILE]", "record to a file; again, stop", recording.record),
         SlashCommand("seek", "STEP|TIME", "in a recording, go there", recording.seek),
         SlashCommand("speed", "N", "of a recording, 1 is as it was", recording.speed),
-        SlashCommand("export", "steps|screenshot FILE", "as CSV, JSON or SVG", recording.export),
+        SlashCommand("export", "chat|steps|screenshot FILE", "as MD, JSON, CSV or SVG", recording.export),
+        SlashCommand("import", "FILE", "chats from JSON, as new ones", _import),
         SlashCommand("past", "[step]", "look back; F9 returns to now", _past),
         SlashCommand("until", "[WHAT] [chat]", "run until an eviction, step N …", _until),
         SlashCommand("ab", "[steps]", "graph against eager; again, stop", _compare),

@@ -38,6 +38,7 @@ from tui_infer.history import StepHistory
 from tui_infer.load import SyntheticLoad
 from tui_infer.mirror import BlockMirror
 from tui_infer.past import Moment, Past, Timeline
+from tui_infer.queueing import answered
 from tui_infer.run_until import with_letters
 from tui_infer.sanitize import one_line, sanitize
 from tui_infer.session import SessionState
@@ -343,6 +344,8 @@ class AppState(Workspace):
             hidden = self.layout.zoomed or session.id not in self.layout.slots
             session.unread = session.unread or (hidden and session.id != self.focused and not session.busy)
             self._changed("sessions", session.id)
+        if isinstance(event, Finished) and was != session.status:
+            answered(self, session)
 
     def _follow(self, event: Started, session: SessionState) -> None:
         """From here on the steps say which tokens the answer had after each of them."""

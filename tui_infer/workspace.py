@@ -50,6 +50,7 @@ class Workspace:
     recording: bool = False  # what happens is written to a file
     replay: str = ""  # where playback of a recording stands
     read_only: str = ""  # why prompts cannot be sent, where that is so
+    to_all: bool = False  # what is sent goes to all chats that are shown
     _subscribers: dict[str, list[Subscriber]] = field(default_factory=dict)
     _created: int = 0
 
@@ -91,8 +92,8 @@ class Workspace:
         """Chats with an answer under way."""
         return sum(session.busy for session in self.sessions.values())
 
-    def new_session(self) -> SessionState:
-        """Open an empty chat and focus it."""
+    def new_session(self, *, focus: bool = True) -> SessionState:
+        """Open an empty chat, and focus it unless told otherwise."""
         self._created += 1
         index = first_free({session.letter for session in self.sessions.values()})
         session = SessionState(
@@ -103,7 +104,10 @@ class Workspace:
             system=self.system,
         )
         self.sessions[session.id] = session
-        self.focus(session.id)
+        if focus:
+            self.focus(session.id)
+        else:
+            self._changed("sessions", session.id)
         return session
 
     def focus(self, session_id: str) -> None:
@@ -184,16 +188,16 @@ class Workspace:
         ``typed`` is what the history of prompts keeps, where that is not the text itself.
         """
         session = self.sessions[session_id]
-        if self.read_only:
+        if why := self.read_only or session.read_only:
             if text.strip():
-                self.notice("Not sent", self.read_only, "warning")
+                self.notice("Not sent", why, "warning")
             return False
         text = sanitize(text).strip("\n")
         if not text.strip() or session.busy:
             return False
         messages = session.messages(text)
         session.begin(text, self.newest_step)
-        self.prompts.append(sanitize(typed) or text)
+        self.remember(sanitize(typed) or text)
         if not session.titled and session.title == NEW_TITLE:
             session.title = title_of(session)
         command = Submit(
@@ -210,6 +214,11 @@ class Workspace:
         self._changed("turns", session.id)
         self._changed("sessions", session.id)
         return True
+
+    def remember(self, typed: str) -> None:
+        """Keep what was typed in the history of prompts, once where it was sent to several chats."""
+        if self.prompts[-1:] != [typed]:
+            self.prompts.append(typed)
 
     def cancel(self, session_id: str) -> bool:
         """Stop the answer of a chat: idle at once, partial text kept, late events ignored."""
