@@ -14,6 +14,7 @@ from textual.timer import Timer
 from engine.client import Client
 from engine.records import EngineStatus
 from engine.request import SamplingParams
+from tui_infer.chat_transfer import ChatTransfer
 from tui_infer.commands import TuiCommands
 from tui_infer.config import Settings, load_settings
 from tui_infer.keys import app_bindings
@@ -79,6 +80,7 @@ class TuiInferApp(App[int], inherit_bindings=False):
         self._gpu = GpuMonitor(None)
         self._gpu_status: EngineStatus | None = None
         self.tools = Tools(self)
+        self.transfer = ChatTransfer(self)
         self._dirty: set[tuple[str, str]] = set()
         self._inspector_due = False
         self._inspector_shown_s = 0.0
@@ -308,6 +310,13 @@ class TuiInferApp(App[int], inherit_bindings=False):
         """Into the folder in which the app was started, under a new name."""
         if problem := export(self, [what, f"{what}-{strftime('%Y%m%d-%H%M%S')}{suffix}"]):
             self.state.notice("Not exported", problem, "error")
+
+    def action_export_chat(self, suffix: str, every: bool) -> None:
+        self.transfer.export_as(suffix, every=every)
+
+    def action_import_chats(self) -> None:
+        if problem := self.transfer.bring([]):
+            self.state.notice("Not imported", problem, "warning")
 
     def action_playback_speed(self, by: int) -> None:
         if self.replay is not None:

@@ -121,6 +121,7 @@ class TuiCommands(Provider):
             yield Command(
                 f"Chat {number}: {session.title}", "go to this chat", f"app.focus_chat({session.id!r})"
             )
+        yield from app.transfer.commands
         yield from _tool_commands(app)
         yield from _panel_commands(app)
         for theme in app.theme_names:

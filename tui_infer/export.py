@@ -1,4 +1,4 @@
-"""Taking things away: step records as CSV or JSON, the screen as SVG."""
+"""Taking things away: step records as CSV or JSON, the screen as SVG. Chats are in ``chat_files``."""
 
 import csv
 import io
@@ -145,6 +145,26 @@ def write_screenshot(app: "App[Any]", path: Path) -> None:
     write_text(path, app.export_screenshot())
 
 
+def write_new(path: Path, text: str) -> None:
+    """Write a file that is not there yet; nothing of it stays where that fails.
+
+    Raises:
+        ExportError: there is such a file, or it cannot be written.
+    """
+    try:
+        with path.open("x", encoding="utf-8", errors="replace", newline="\n") as file:
+            try:
+                file.write(text)
+                file.flush()
+            except BaseException:
+                path.unlink(missing_ok=True)
+                raise
+    except FileExistsError:
+        raise ExportError(f"{path} is there already.", "Give another name, or move that file away.") from None
+    except (OSError, ValueError) as error:
+        raise _unwritable(path, error) from None
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a file, replacing one that is there.
 
@@ -154,5 +174,9 @@ def write_text(path: Path, text: str) -> None:
     try:
         path.write_text(text, "utf-8", errors="replace")
     except (OSError, ValueError) as error:
-        why = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
-        raise ExportError(f"{path} cannot be written: {why}.") from None
+        raise _unwritable(path, error) from None
+
+
+def _unwritable(path: Path, error: OSError | ValueError) -> ExportError:
+    why = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
+    return ExportError(f"{path} cannot be written: {why}.")

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tui_infer.app import TuiInferApp
 
 NO_REPLAY = "There is no recording open: tui-infer replay FILE opens one."
-EXPORT_FORMS = "It takes: steps FILE.csv, steps FILE.json, or screenshot FILE.svg."
+EXPORT_FORMS = "It takes: chat FILE.md or FILE.json, steps FILE.csv or FILE.json, or screenshot FILE.svg."
 
 
 def record(app: "TuiInferApp", words: Sequence[str]) -> str:
@@ -35,7 +35,9 @@ def speed(app: "TuiInferApp", words: Sequence[str]) -> str:
 
 
 def export(app: "TuiInferApp", words: Sequence[str]) -> str:
-    """Write steps or a screenshot to a file."""
+    """Write chats, steps or a screenshot to a file."""
+    if words and words[0].lower() == "chat":
+        return app.transfer.export(words[1:])
     path = _path(words[1:])
     if path is None or words[0].lower() not in ("steps", "screenshot"):
         return EXPORT_FORMS

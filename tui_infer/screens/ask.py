@@ -70,3 +70,16 @@ class Rename(ModalScreen[str | None]):
     def on_click(self, event: events.Click) -> None:
         if event.widget is self:
             self.dismiss(None)
+
+
+class AskPath(Rename):
+    """The name of a file; Esc changes nothing."""
+
+    def __init__(self, question: str, placeholder: str) -> None:
+        super().__init__("", placeholder)
+        self._question = question
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="box"):
+            yield Static(self._question, markup=False)
+            yield Input(placeholder=self._placeholder)
