@@ -87,6 +87,7 @@ class SessionState:
     first_delta_s: float | None = None
     last_delta_s: float | None = None
     tokens_at_first: int = 0
+    held: bool = False  # the engine was paused while the answer was under way
     key: str = field(default_factory=lambda: uuid.uuid4().hex)
     model: str = ""
     queue: list[str] = field(default_factory=list)
@@ -109,10 +110,11 @@ class SessionState:
 
     @property
     def live_tokens_per_s(self) -> float | None:
-        """Decode tokens over decode time so far; None while that would mean nothing."""
+        """Decode tokens over decode time so far, without pauses; None while that would mean nothing."""
         turn = self.answer
-        if turn is None:
-            return None
+        return self._rate(turn) if turn is not None else None
+
+    def _rate(self, turn: Turn) -> float | None:
         tokens = len(turn.token_ids) - self.tokens_at_first + 1
         return decode_rate(tokens, self.first_delta_s, self.last_delta_s)
 
@@ -149,9 +151,12 @@ class SessionState:
         self.status = "queued"
         self.first_delta_s = self.last_delta_s = None
         self.tokens_at_first = 0
+        self.held = False
 
-    def receive(self, text: str, token_ids: list[int], now_s: float) -> None:
-        """Add a delta to the open answer; ``now_s`` is monotonic."""
+    def receive(self, text: str, token_ids: list[int], now_s: float, *, by_hand: bool = False) -> None:
+        """Add a delta to the open answer; ``now_s`` is monotonic and stands still while the engine is paused.
+        Tokens of steps made ``by_hand`` in a pause are in no rate: they took the user's time.
+        """
         turn = self.answer
         if turn is None:
             return
@@ -159,6 +164,9 @@ class SessionState:
         if self.first_delta_s is None:
             self.first_delta_s = now_s
             self.tokens_at_first = len(turn.token_ids)
+        elif by_hand:
+            self.tokens_at_first += len(token_ids)
+        self.held = self.held or by_hand
         self.last_delta_s = now_s
         self.status = "streaming"
 
@@ -175,7 +183,9 @@ class SessionState:
         self.queue_paused = bool(self.queue) and (self.queue_paused or status != "done")
 
     def record_stats(self, event: Finished) -> None:
-        """Attach the engine's numbers to the answer of this epoch, open or closed by hand."""
+        """Attach the engine's numbers to the answer of this epoch, open or closed by hand. The engine's tokens
+        a second count pauses, ours do not.
+        """
         turn = self.last_answer
         if turn is None:
             return
@@ -184,7 +194,7 @@ class SessionState:
             output_tokens=event.output_tokens,
             cached_tokens=event.cached_tokens,
             ttft_s=event.ttft_s,
-            decode_tokens_per_s=event.decode_tokens_per_s,
+            decode_tokens_per_s=self._rate(turn) if self.held else event.decode_tokens_per_s,
         )
         turn.version += 1
 

@@ -40,6 +40,7 @@ from tui_infer.mirror import BlockMirror
 from tui_infer.past import Moment, Past, Timeline
 from tui_infer.queueing import answered
 from tui_infer.run_until import with_letters
+from tui_infer.running_clock import RunningClock
 from tui_infer.sanitize import one_line, sanitize
 from tui_infer.session import SessionState
 from tui_infer.token_texts import TokenTexts
@@ -79,6 +80,7 @@ class AppState(Workspace):
     unknown_events: int = 0
     stale_events: int = 0
     clock: Callable[[], float] = time.monotonic  # seconds, by which answers are timed
+    running: RunningClock = field(default_factory=RunningClock)  # the same, without pauses
     _requests: dict[tuple[str, int], int] = field(default_factory=dict)  # by session and epoch, under way
     _asked_modes: deque[StepMode] = field(default_factory=deque)
     _traces: dict[int, AnswerTrace] = field(default_factory=dict)
@@ -151,8 +153,18 @@ class AppState(Workspace):
         self.send(command)
         self._changed("engine")
 
+    def _set_paused(self, paused: bool) -> None:
+        """The engine stands or runs; answers under way are timed accordingly."""
+        self.paused = paused
+        if not paused:
+            self.running.go_on(self.clock())
+            return
+        self.running.pause(self.clock())
+        for session in self.sessions.values():
+            session.held = session.held or session.busy
+
     def _paused(self, event: Paused) -> None:
-        self.paused = event.paused
+        self._set_paused(event.paused)
         if event.paused:
             names = [(session, letter) for letter, session in self.letters.items()]
             names += [(tag.session, tag.letter) for tag in self.tags.values()]
@@ -171,6 +183,7 @@ class AppState(Workspace):
         """Run one step; an engine that runs is paused first."""
         if not self.paused:
             self.send(Pause(paused=True))
+        self.running.by_hand = True
         self.send(StepOnce())
 
     def inspect(self, block: int) -> None:
@@ -183,7 +196,7 @@ class AppState(Workspace):
         self.phase = "loading"
         self.progress = STARTING
         self.failure = None
-        self.paused = False
+        self._set_paused(False)
         self.detail = None
         self.texts.clear()
         self.mirror = BlockMirror()
@@ -246,7 +259,7 @@ class AppState(Workspace):
         self.status, self.phase, self.failure = status, "ready", None
         self._set_effective_mode(status.mode, status.mode_reason)
         self._asked_modes.clear()
-        self.paused = False
+        self._set_paused(False)
         self.mirror = BlockMirror(status.num_blocks, status.block_size)
         self.timeline = Timeline(self.history, self.mirror)
         self.log.ready(status, time.time())
@@ -331,7 +344,10 @@ class AppState(Workspace):
                 if turn is not None and turn.trace is not None:
                     turn.trace.receive(event.text, len(event.token_ids), event.ends, len(turn.text))
                 self.texts.delta(event)
-                session.receive(sanitize(event.text), event.token_ids, self.clock())
+                clock = self.running
+                by_hand = clock.by_hand and clock.stands
+                now = clock.read(self.clock())
+                session.receive(sanitize(event.text), event.token_ids, now, by_hand=by_hand)
             case Finished():
                 if session.busy:
                     self._finish(session, event)

@@ -331,6 +331,62 @@ def test_the_rate_is_decode_tokens_over_decode_time(state: AppState) -> None:
     assert session.live_tokens_per_s == pytest.approx(4.0)
 
 
+def test_the_rate_of_an_answer_does_not_count_the_time_in_which_the_engine_was_paused(
+    state: AppState,
+) -> None:
+    now = 100.0
+    state.clock = lambda: now
+    session = state.current
+    state.submit(session.id, "x")
+    state.apply(Started(session.id, 1, 7, [1]))
+    state.apply(Delta(session.id, 1, "a", [1]))
+    now = 101.0
+    state.apply(Delta(session.id, 1, "bc", [2, 3]))
+    state.apply(Paused(True))
+    now = 161.0
+    assert session.live_tokens_per_s == pytest.approx(2.0)
+    state.apply(Paused(False))
+    now = 162.0
+    state.apply(Delta(session.id, 1, "de", [4, 5]))
+    assert session.live_tokens_per_s == pytest.approx(2.0)
+    state.apply(Finished(session.id, 1, "stop", 1, 5, 0, 0.1, 4 / 62))
+    stats = session.turns[-1].stats
+    assert stats is not None
+    assert stats.decode_tokens_per_s == pytest.approx(2.0)
+
+
+def test_tokens_of_steps_made_by_hand_are_in_no_rate(state: AppState) -> None:
+    now = 100.0
+    state.clock = lambda: now
+    session = state.current
+    state.submit(session.id, "x")
+    state.apply(Started(session.id, 1, 7, [1]))
+    state.apply(Delta(session.id, 1, "a", [1]))
+    now = 101.0
+    state.apply(Delta(session.id, 1, "bc", [2, 3]))
+    state.step_once()  # of an engine that runs: it is paused first
+    state.apply(Paused(True))
+    for token in range(4, 40):
+        now += 0.5
+        state.apply(Delta(session.id, 1, "x", [token]))
+    assert session.live_tokens_per_s == pytest.approx(2.0)
+    state.apply(Paused(False))
+    now += 1.0
+    state.apply(Delta(session.id, 1, "yz", [40, 41]))
+    assert session.live_tokens_per_s == pytest.approx(2.0)
+
+
+def test_the_rate_of_an_answer_without_a_pause_is_the_engines(state: AppState) -> None:
+    session = state.current
+    state.apply(Paused(True))
+    state.apply(Paused(False))
+    state.submit(session.id, "x")
+    answer(state, "ab", [1, 2])
+    stats = session.turns[-1].stats
+    assert stats is not None
+    assert stats.decode_tokens_per_s == 50.0
+
+
 # --- sessions and panes ----------------------------------------------------------------------------
 
 
