@@ -1,7 +1,7 @@
 """The queue of a chat: prompts that were sent while an answer was under way. Plain data, no Textual.
 
-An answer that ends by itself sends the next one. Behind an answer that was stopped or failed, and in a chat that
-comes from the store, the queue stands still until the user says so: nothing is sent by surprise.
+An answer that ends by itself sends the next one. Behind an answer that was stopped or failed, and in a chat
+that comes from the store, the queue stands still until the user says so: nothing is sent by surprise.
 """
 
 from typing import TYPE_CHECKING

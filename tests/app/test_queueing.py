@@ -52,7 +52,8 @@ def test_queued_prompts_go_out_one_after_the_other_in_their_order(
     assert texts(sent) == ["one", "two", "three"]
     finish(state, session)
     assert texts(sent) == ["one", "two", "three"]
-    assert session.queue == [] and not session.busy
+    assert session.queue == []
+    assert not session.busy
     assert [turn.stats is not None for turn in session.turns[1::2]] == [True] * 3
     assert state.prompts == ["one", "two", "three"]
 
@@ -99,7 +100,8 @@ def test_a_dead_engine_leaves_the_queue_and_its_restart_sends_none_of_it(
     for text in ("one", "two"):
         deliver(state, session, text)
     state.apply(DEAD)
-    assert session.status == "error" and waiting(session)
+    assert session.status == "error"
+    assert waiting(session)
     state.restarting()
     state.apply(Ready(engine_status()))
     assert texts(sent) == ["one"]
@@ -269,7 +271,8 @@ def test_letters_and_text_are_told_apart(state: AppState, said: str, letters: st
 def test_an_address_that_means_nothing_says_what_there_is(state: AppState, said: str, words: str) -> None:
     state.new_session()
     problem = addressed(state, said)
-    assert isinstance(problem, str) and words in problem
+    assert isinstance(problem, str)
+    assert words in problem
 
 
 def test_an_emptied_queue_is_not_paused(state: AppState, sent: list[AnyCommand]) -> None:
