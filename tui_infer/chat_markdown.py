@@ -1,15 +1,16 @@
 """Chats as Markdown, to be read by people. What comes back in is the JSON form."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from markdown_it import MarkdownIt
 
 from engine.request import SamplingParams
-from tui_infer.chat_files import ChatRecord, StatsRecord, TurnRecord
+from tui_infer.chat_files import ChatRecord, StatsRecord, TurnRecord, chats_as_json
+from tui_infer.session import TurnStats
 
-_MARK = "the end of an answer"
+_MARK = "a line behind the answer"
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>()#|~&$])")
 _PARSER = MarkdownIt("commonmark")
 _LIKE = SamplingParams()
@@ -77,7 +78,7 @@ def params_words(params: SamplingParams) -> str:
     return ", ".join(words)
 
 
-def stats_words(stats: StatsRecord) -> str:
+def stats_words(stats: StatsRecord | TurnStats) -> str:
     """``31 tokens, 52.1 tok/s, first token after 0.12 s, 12 of 40 prompt tokens cached``."""
     words = [f"{stats.output_tokens:,} token{'s' if stats.output_tokens != 1 else ''}"]
     if stats.decode_tokens_per_s is not None:
@@ -86,3 +87,11 @@ def stats_words(stats: StatsRecord) -> str:
         words.append(f"first token after {stats.ttft_s:.2f} s")
     words.append(f"{stats.cached_tokens:,} of {stats.prompt_tokens:,} prompt tokens cached")
     return ", ".join(words)
+
+
+# The forms of an export, by the ending of the file's name.
+FORMS: dict[str, Callable[[Sequence[ChatRecord]], str]] = {
+    ".json": chats_as_json,
+    ".md": chats_as_markdown,
+    ".markdown": chats_as_markdown,
+}

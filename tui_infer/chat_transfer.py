@@ -4,22 +4,15 @@ Files are read and written on a thread. Methods return why they cannot, or an em
 do; what happens later is a notice.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from time import strftime
 from typing import TYPE_CHECKING
 
 from engine.errors import EngineError
 from engine.paths import user_path
-from tui_infer.chat_files import (
-    MOST_BYTES,
-    ChatRecord,
-    NotImported,
-    chats_as_json,
-    chats_of,
-    record_of,
-)
-from tui_infer.chat_markdown import chats_as_markdown
+from tui_infer.chat_files import MOST_BYTES, NotImported, chats_of, record_of
+from tui_infer.chat_markdown import FORMS
 from tui_infer.commands import Command
 from tui_infer.export import ExportError, write_new
 from tui_infer.sanitize import one_line
@@ -30,11 +23,6 @@ from tui_infer.workspace import Workspace
 if TYPE_CHECKING:
     from tui_infer.app import TuiInferApp
 
-FORMS: dict[str, Callable[[Sequence[ChatRecord]], str]] = {
-    ".json": chats_as_json,
-    ".md": chats_as_markdown,
-    ".markdown": chats_as_markdown,
-}
 ALL = "all"
 USAGE = "It takes: chat FILE.md or chat FILE.json, and 'all' behind it for every chat."
 WORKERS = "chat files"

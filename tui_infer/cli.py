@@ -4,16 +4,20 @@ import contextlib
 import os
 import sys
 import traceback
-from collections.abc import Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from engine.errors import ConfigError, DeviceError, EngineError
 from engine.version import __version__
 from tui_infer.bench_cli import bench
+from tui_infer.chat_cli import chat
 from tui_infer.options import engine_config, engine_options, sampling_options, sampling_params, text_of
 from tui_infer.recording.cli import recording_options, recording_writer, replay
+
+if TYPE_CHECKING:
+    from tui_infer.state import AppState
 
 EXIT_CRASH, EXIT_USAGE, EXIT_INTERRUPTED, EXIT_PIPE = 1, 2, 130, 141
 EXIT_S = 3.0  # for threads and locks that would keep a finished app from ending
@@ -39,8 +43,11 @@ def cli(ctx: click.Context, theme: str | None, **engine: Any) -> int | None:
     return run_the_app(engine, None if theme is None else text_of(theme))
 
 
-def run_the_app(engine: dict[str, Any], theme: str | None) -> int:
-    """Start the engine process, then the app around it; returns the exit code.
+def run_the_app(
+    engine: dict[str, Any], theme: str | None, prepare: "Callable[[AppState], None] | None" = None
+) -> int:
+    """Start the engine process, then the app around it; returns the exit code. ``prepare`` sets up the state
+    before anything is shown.
 
     Raises:
         RecordingError: the file to record to cannot be made.
@@ -60,6 +67,8 @@ def run_the_app(engine: dict[str, Any], theme: str | None) -> int:
         from tui_infer.app import TuiInferApp
 
         app = TuiInferApp(client, theme=theme, record=record)
+        if prepare is not None:
+            prepare(app.state)
         try:
             code = run_app(app, log_path)
         finally:
@@ -124,6 +133,7 @@ def paths(as_json: bool) -> int:
 
 
 cli.add_command(bench)
+cli.add_command(chat)
 cli.add_command(replay)
 
 

@@ -198,14 +198,16 @@ _REFUSED = Completion(
 
 
 class ProgressLine:
-    """Loading as one line on a terminal, rewritten in place; elsewhere a line now and then of long stages."""
+    """Loading as one line on a terminal, rewritten in place; elsewhere, and where it has to be ``plain``, a
+    line now and then of long stages.
+    """
 
     QUIET_S = 0.3  # a load that is over sooner shows nothing on a terminal
     EVERY_S = 3.0  # between lines without a terminal, counted from the start of a stage
 
-    def __init__(self, out: IO[str]) -> None:
+    def __init__(self, out: IO[str], *, plain: bool = False) -> None:
         self._out = out
-        self._terminal = out.isatty()
+        self._terminal = out.isatty() and not plain
         self._began = time.monotonic()
         self._stage = ""
         self._next = 0.0

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, get_args
 
 import click
+import msgspec
 
 from engine.config import DEFAULT_MODEL, Attention, DType, EngineConfig, Mode, ModelImpl
 from engine.request import SamplingParams
@@ -135,13 +136,14 @@ def engine_config(*layers: Mapping[str, Any]) -> EngineConfig:
     return EngineConfig(**_given(EngineConfig.__struct_fields__, layers))
 
 
-def sampling_params(*layers: Mapping[str, Any]) -> SamplingParams:
-    """Sampling parameters from option values.
+def sampling_params(*layers: Mapping[str, Any], base: SamplingParams | None = None) -> SamplingParams:
+    """Sampling parameters from option values; what they leave out is as in ``base``.
 
     Raises:
         RequestError: a value out of range.
     """
-    return SamplingParams(**_given(SamplingParams.__struct_fields__, layers))
+    given = _given(SamplingParams.__struct_fields__, layers)
+    return msgspec.structs.replace(base or SamplingParams(), **given)
 
 
 def text_of(argument: str) -> str:

@@ -6,8 +6,8 @@ paths (``/etc/passwd is what?``), fractions, comments. ``//`` or a space in fron
 """
 
 import re
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple, get_args
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 from engine.records import StepMode
 from tui_infer.recording import commands as recording
@@ -22,12 +22,14 @@ _WORD = re.compile(r"/([A-Za-z][\w-]*)(?=\s|$)")
 
 
 class SlashCommand(NamedTuple):
-    """One command. ``run`` gets the words after the name; it returns why it cannot, or an empty string."""
+    """One command. ``run`` gets the app, or what stands in its place, and the words after the name; it
+    returns why it cannot, or an empty string.
+    """
 
     name: str
     arguments: str
     help: str
-    run: Callable[["TuiInferApp", Sequence[str]], str]
+    run: Callable[[Any, Sequence[str]], str]
 
     @property
     def description(self) -> str:
@@ -65,13 +67,13 @@ class Unknown(NamedTuple):
     word: str
 
 
-def read(text: str) -> Say | Call | Unknown:
-    """What a prompt means."""
+def read(text: str, commands: Mapping[str, SlashCommand] | None = None) -> Say | Call | Unknown:
+    """What a prompt means, where there are these commands; the app's, unless told otherwise."""
     text = text.strip("\n")
-    if found := _command(text):
+    if found := _command(text, commands):
         return found
     bare = text.lstrip(" ") if text.startswith(" ") else text[1:]
-    if text[:1] in (" ", "/") and _command(bare):
+    if text[:1] in (" ", "/") and _command(bare, commands):
         return Say(bare)
     return Say(text)
 
@@ -92,11 +94,11 @@ def obey(app: "TuiInferApp", said: Call | Unknown) -> bool:
     return not problem
 
 
-def _command(text: str) -> Call | Unknown | None:
+def _command(text: str, commands: Mapping[str, SlashCommand] | None = None) -> Call | Unknown | None:
     match = _WORD.match(text)
     if match is None:
         return None
-    command = COMMANDS.get(match[1].lower())
+    command = (COMMANDS if commands is None else commands).get(match[1].lower())
     if command is not None:
         words = Words(text[match.end() :].split())
         words.raw = text[match.end() :].strip()
