@@ -196,11 +196,21 @@ class Past:
         return len(self.records)
 
     @cached_property
-    def num_bytes(self) -> int:
-        """Memory of records and checkpoints, about."""
+    def _bytes(self) -> tuple[float, int]:
+        """Memory of one record on average, and of all checkpoints, about."""
         sample = self.records[:: max(1, len(self.records) // 200)]
         mean = sum(record_bytes(record) for record in sample) / max(1, len(sample))
-        return round(mean * len(self.records)) + sum(mark.num_bytes for mark in self._checkpoints)
+        return mean, sum(mark.num_bytes for mark in self._checkpoints)
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of records and checkpoints, about."""
+        return self.bytes_with(0)
+
+    def bytes_with(self, newer: int) -> int:
+        """The same with so many steps that came since."""
+        mean, checkpoints = self._bytes
+        return round(mean * (len(self.records) + newer)) + checkpoints
 
     def position_of(self, step: int) -> int:
         """Position of the newest kept step that is not after ``step``; the oldest where all are."""

@@ -183,8 +183,8 @@ class SessionState:
         self.queue_paused = bool(self.queue) and (self.queue_paused or status != "done")
 
     def record_stats(self, event: Finished) -> None:
-        """Attach the engine's numbers to the answer of this epoch, open or closed by hand. The engine's tokens
-        a second count pauses, ours do not.
+        """Attach the engine's numbers to the answer of this epoch, open or closed by hand. Its tokens a second
+        count pauses, ours do not.
         """
         turn = self.last_answer
         if turn is None:

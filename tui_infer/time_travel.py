@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from engine.records import StepMode, StepRecord
 from tui_infer.history import StepHistory, decode_rows
+from tui_infer.landmarks import Landmark, next_landmark, none_left
 from tui_infer.past import Moment
 from tui_infer.past_turns import request_at
 from tui_infer.session import SessionState
@@ -21,6 +22,12 @@ MOVES = {
     "shift+right": 10,
     "pageup": -100,
     "pagedown": 100,
+}
+JUMPS: dict[str | None, tuple[Landmark, int]] = {
+    "[": ("eager", -1),
+    "]": ("eager", 1),
+    "{": ("change", -1),
+    "}": ("change", 1),
 }
 LONGEST_NUMBER = 12
 MODE_STEPS = 512  # how far back a step that decoded is looked for, to tell the mode
@@ -106,6 +113,28 @@ class TimeTravel:
         else:
             self.go_to_position(state.moment.position + steps)
 
+    def jump(self, what: Landmark, by: int) -> None:
+        """To the nearest landmark before what is shown, or, with a positive ``by``, after it, also among the
+        steps that came since; where there is none, say so and stay.
+        """
+        state = self._app.state
+        pasts = [state.past] if state.past is not None else []
+        if by > 0 or not pasts:
+            pasts.append(state.timeline.freeze())
+        here = state.moment.step if state.moment is not None else state.newest_step
+        for past in pasts:
+            # from now, the newest step itself is one before
+            start = len(past) if state.moment is None and by < 0 else past.position_of(here)
+            found = next_landmark(past.records, what, by, start, past.oldest)
+            if found is not None:
+                self.go(past.records[found].index)
+                return
+        if state.newest_step < 0:
+            state.notice("No past yet", "The engine has run no step.")
+            return
+        end = pasts[0].records[pasts[0].oldest].index if by < 0 else state.newest_step
+        state.notice("Look back", none_left(what, by, here + (state.moment is None and by < 0), end))
+
     def key(self, key: str, character: str | None = None) -> bool:
         """Do what a key means in the past; False where it means nothing here."""
         state = self._app.state
@@ -113,6 +142,8 @@ class TimeTravel:
             return False
         if key in MOVES:
             self.move(MOVES[key])
+        elif character in JUMPS:
+            self.jump(*JUMPS[character])
         elif key == "home":
             self.go_to_position(state.past.oldest)
         elif key == "end":

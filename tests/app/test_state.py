@@ -331,7 +331,7 @@ def test_the_rate_is_decode_tokens_over_decode_time(state: AppState) -> None:
     assert session.live_tokens_per_s == pytest.approx(4.0)
 
 
-def test_the_rate_of_an_answer_does_not_count_the_time_in_which_the_engine_was_paused(
+def test_the_rate_of_an_answer_does_not_count_the_time_of_a_pause(
     state: AppState,
 ) -> None:
     now = 100.0

@@ -147,16 +147,16 @@ async def test_escape_and_tab_and_a_command_leave_the_keys_with_the_timeline() -
     async with running(ScriptedClient(ANSWER, rate=200), size=(140, 40)) as (app, pilot):
         await looking_back(app, pilot)
         words = app.main.timeline
-        assert "number ⏎ go there" in words.render_line(1).text
+        assert "number ⏎ go there" in words.render_line(2).text
         await pilot.press("ctrl+o")
         await pilot.pause()
         assert app.main.inspector.has_panel_focus
-        assert "Esc back to ← → and numbers" in words.render_line(1).text
+        assert "Esc back to ← → and numbers" in words.render_line(2).text
         await pilot.press("escape")
         assert await pressed(app, pilot, *"60", "enter") == 60
         await pilot.press("ctrl+n")
         await pilot.pause()
-        assert "/past 400 goes there" in words.render_line(1).text
+        assert "/past 400 goes there" in words.render_line(2).text
         await pilot.press(*"/past", "space", *"50", "enter")
         await wait_until(lambda: app.state.moment is not None and shown_step(app) == 50, what="step 50")
         assert await pressed(app, pilot, "tab", "left") == 49
@@ -173,7 +173,7 @@ async def test_from_a_panel_into_the_past_and_back_into_the_panel_and_escape_sto
         await pilot.press("escape", "escape")  # out of the card, and out of the map
         await pane_of(app)
         assert app.state.current.busy
-        await pilot.press("ctrl+o", "f9", *"hi", "enter")  # refused: it is still answering
+        await pilot.press("ctrl+o", "f9", *"hi", "enter")  # queued: it is still answering
         assert app.state.moment is not None
 
 
@@ -191,10 +191,40 @@ async def test_a_click_on_the_timeline_goes_there() -> None:
         newest = shown_step(app)
         await pilot.click(app.main.timeline, offset=(1, 0))
         await wait_until(lambda: shown_step(app) == 0, what="the first step")
-        await pilot.click(app.main.timeline, offset=(60, 0))
+        middle = 1 + len(app.main.timeline._marks.ran) // 2
+        await pilot.click(app.main.timeline, offset=(middle, 1))
         await wait_until(lambda: abs(shown_step(app) - newest // 2) <= 3, what="the middle")
-        line = app.main.timeline.render_line(0).text
-        assert line.index("┃") == 60
+        for row in (0, 1):
+            assert app.main.timeline.render_line(row).text.index("┃") == middle
+
+
+async def test_the_timeline_says_what_its_marks_mean() -> None:
+    async with running(ScriptedClient(ANSWER, rate=200), size=(80, 24)) as (app, pilot):
+        await looking_back(app, pilot, 20)
+        happened, ran = (app.main.timeline.render_line(row).text for row in (0, 1))
+        assert happened.rstrip().endswith("▾ evicted × preempted")
+        assert ran.rstrip().endswith("━ graph ╌ eager ▪ prefill")
+
+
+async def test_the_kept_range_and_its_memory_grow_while_the_past_is_looked_at() -> None:
+    async with running(ScriptedClient(ANSWER, rate=200), size=(170, 40)) as (app, pilot):
+        await looking_back(app, pilot, 20)
+        end = shown_step(app)
+        await pilot.press("left")
+        strip = app.main.timeline
+        await wait_until(lambda: app.state.newest_step >= end + 60, what="more steps")
+
+        def right() -> bool:
+            newest = app.state.newest_step
+            text = strip.render_line(2).text
+            return f"0–{newest} kept" in text and f"▸ {newest - end} came since" in text
+
+        await wait_until(right, what="the new bounds")
+        past = app.state.past
+        assert past is not None
+        assert past.bytes_with(60) > past.num_bytes
+        assert "▸" in strip.render_line(1).text
+        assert await pressed(app, pilot, "end") >= end + 60
 
 
 async def test_before_the_first_step_there_is_nothing_to_look_back_at() -> None:
@@ -271,21 +301,17 @@ def test_marks_tell_graph_eager_prefill_evictions_and_preemptions() -> None:
     timeline.extend(_short(simulation, 200))
     past = timeline.freeze()
     marks = marks_of(past, 10_000)
-    assert len(marks) == len(past)
-    for mark, record in zip(marks, past.records, strict=True):
+    assert len(marks.ran) == len(marks.happened) == len(past)
+    for happened, ran, record in zip(*marks, past.records, strict=True):
         evicted = any(change.kind == "evict" for change in record.block_changes)
-        if record.preempted:
-            assert mark == "×"
-        elif evicted:
-            assert mark == "▾"
-        elif record.kind == "prefill":
-            assert mark == "▪"
-        else:
-            assert mark == ("━" if record.mode == "graph" else "╌")
-    assert set(marks) == {"×", "▾", "━", "╌", "▪"}
+        assert happened == ("×" if record.preempted else "▾" if evicted else " ")
+        # what happened in a step hides never how it ran
+        assert ran == ("▪" if record.kind == "prefill" else "━" if record.mode == "graph" else "╌")
+    assert set(marks.happened) == {"×", "▾", " "}
+    assert set(marks.ran) == {"━", "╌", "▪"}
     few = marks_of(past, 10)
-    assert len(few) == 10
-    assert "×" in few
+    assert len(few.ran) == len(few.happened) == 10
+    assert "×" in few.happened
 
 
 def _short(simulation: Simulation, steps: int) -> list:

@@ -7,6 +7,7 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
+from tui_infer.landmarks import Landmark
 from tui_infer.widgets.inspector.frame import Frame
 from tui_infer.widgets.inspector.lines import Line, fit, to_strip, width_of
 
@@ -25,6 +26,14 @@ class Panel(Widget):
         def __init__(self, step: int) -> None:
             super().__init__()
             self.step = step
+
+    class JumpWanted(Message):
+        """The user wants to see a landmark later than the past step that is shown."""
+
+        def __init__(self, what: Landmark, by: int) -> None:
+            super().__init__()
+            self.what = what
+            self.by = by
 
     can_focus = True
     HINTS: ClassVar[tuple[tuple[str, str], ...]] = ()

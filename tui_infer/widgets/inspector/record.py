@@ -19,8 +19,8 @@ _VERBS = {
 }
 
 
-def record_at(history: StepHistory, step: int) -> StepRecord:
-    """The record of this step, or of the first kept one behind it, else the newest. Needs one record."""
+def position_at(history: StepHistory, step: int) -> int:
+    """Position of this step, or of the first kept one behind it, else of the newest. Needs one record."""
     low, high = 0, len(history) - 1
     while low < high:
         middle = (low + high) // 2
@@ -28,7 +28,12 @@ def record_at(history: StepHistory, step: int) -> StepRecord:
             low = middle + 1
         else:
             high = middle
-    return history[low]
+    return low
+
+
+def record_at(history: StepHistory, step: int) -> StepRecord:
+    """The record at ``position_at``."""
+    return history[position_at(history, step)]
 
 
 def record_lines(frame: Frame, record: StepRecord, width: int) -> list[Line]:

@@ -7,6 +7,7 @@ from textual.renderables.digits import DIGITS, DIGITS3X3_BOLD
 
 from engine.records import StepRecord
 from tui_infer.history import decode_rows
+from tui_infer.landmarks import Landmark, next_landmark, none_left
 from tui_infer.widgets.inspector.chart import AXIS_WIDTH, chart_notes, decode_chart, prefill_lane, scale_of
 from tui_infer.widgets.inspector.frame import Frame
 from tui_infer.widgets.inspector.lines import (
@@ -22,7 +23,7 @@ from tui_infer.widgets.inspector.lines import (
     width_of,
 )
 from tui_infer.widgets.inspector.panel import Panel
-from tui_infer.widgets.inspector.record import record_at, record_lines
+from tui_infer.widgets.inspector.record import position_at, record_at, record_lines
 from tui_infer.widgets.inspector.series import Column
 
 
@@ -30,7 +31,14 @@ class StepPanel(Panel):
     """The newest step and the chart of those before; with a cursor on the chart, the record under it."""
 
     NAME = "Step"
-    HINTS = (("←→", "column"), (", .", "one step"), ("Enter", "go there"), ("End", "newest"))
+    HINTS = (
+        ("←→", "column"),
+        (", .", "one step"),
+        ("[ ]", "eager step"),
+        ("{ }", "graph change"),
+        ("Enter", "go there"),
+        ("End", "newest"),
+    )
     BINDINGS = [
         Binding("left", "column(-1)", "earlier", show=False),
         Binding("right", "column(1)", "later", show=False),
@@ -38,6 +46,10 @@ class StepPanel(Panel):
         Binding("pagedown", "column(10)", "later", show=False),
         Binding("comma", "one(-1)", "one step back", show=False),
         Binding("full_stop", "one(1)", "one step on", show=False),
+        Binding("left_square_bracket", "jump('eager', -1)", "eager step before", show=False),
+        Binding("right_square_bracket", "jump('eager', 1)", "next eager step", show=False),
+        Binding("left_curly_bracket", "jump('change', -1)", "change before", show=False),
+        Binding("right_curly_bracket", "jump('change', 1)", "next change", show=False),
         Binding("home", "oldest", "oldest in view", show=False),
         Binding("end", "newest", "newest", show=False),
         Binding("enter", "choose", "show that step", show=False),
@@ -77,6 +89,25 @@ class StepPanel(Panel):
         start = self.cursor if self.cursor is not None else history[-1].index - by
         record = record_at(history, min(history[-1].index, max(history[0].index, start + by)))
         self._put(record.index)
+
+    def action_jump(self, what: Landmark, by: int) -> None:
+        """To the landmark before or after; the newest step itself is before the newest."""
+        view = self._frame.view if self._frame else None
+        if view is None or not len(view.history):
+            return
+        history = view.history
+        here = len(history) if by < 0 else len(history) - 1
+        if self.cursor is not None:
+            here = position_at(history, self.cursor)
+        found = next_landmark(history, what, by, here)
+        if found is not None:
+            self._put(history[found].index)
+        elif view.at is not None and by > 0:  # what is later than the moment is a matter of time
+            self.post_message(self.JumpWanted(what, by))
+        else:
+            step = history[here].index if here < len(history) else history[-1].index + 1
+            why = none_left(what, by, step, history[0 if by < 0 else -1].index)
+            self.app.notify(why, title=self.NAME, timeout=4, markup=False)
 
     def action_oldest(self) -> None:
         if self._columns:

@@ -1,5 +1,7 @@
 """The timeline: where in the past the view stands, with marks for what happened; a click goes there."""
 
+from typing import NamedTuple
+
 from textual import events
 from textual.message import Message
 from textual.strip import Strip
@@ -11,37 +13,47 @@ from tui_infer.widgets.inspector.ink import Ink
 from tui_infer.widgets.inspector.lines import Line, byte_size, counted, joined, spread, to_strip, width_of
 from tui_infer.widgets.inspector.panel import Panel
 
-ROWS = 2
+ROWS = 3
 GRAPH, EAGER, PREFILL, EVICTED, PREEMPTED = "━", "╌", "▪", "▾", "×"
-HERE = "┃"
+HERE, NEWER = "┃", "▸"
+LEGENDS = (
+    ((EVICTED, "evicted"), (PREEMPTED, "preempted")),
+    ((GRAPH, "graph"), (EAGER, "eager"), (PREFILL, "prefill")),
+)
+LEGEND_WIDTH = 26
+LEGEND_FROM = 70  # columns from which the legend stands beside the marks
 
 
-def marks_of(past: Past, cells: int) -> str:
-    """One character a cell: what is rarest of the cell's steps, else how most of them ran."""
+class Marks(NamedTuple):
+    """One character a cell in each: what happened (a space where nothing did), and how most steps ran."""
+
+    happened: str
+    ran: str
+
+
+def marks_of(past: Past, cells: int) -> Marks:
+    """The kept steps in so many cells, or in fewer where there are not as many steps."""
     steps = len(past) - past.oldest
     cells = min(cells, steps)
     if cells < 1:
-        return ""
-    graph, eager, prefill = [0] * cells, [0] * cells, [0] * cells
-    rare = [""] * cells
+        return Marks("", "")
+    graph, eager = [0] * cells, [0] * cells
+    happened = [" "] * cells
     for number in range(steps):
         record = past.records[past.oldest + number]
         cell = number * cells // steps
-        if not decode_rows(record):
-            prefill[cell] += 1
-        elif record.mode == "graph":
-            graph[cell] += 1
-        else:
-            eager[cell] += 1
+        if decode_rows(record):
+            graph[cell] += record.mode == "graph"
+            eager[cell] += record.mode != "graph"
         if record.preempted:
-            rare[cell] = PREEMPTED
-        elif not rare[cell] and any(change.kind == "evict" for change in record.block_changes):
-            rare[cell] = EVICTED
-    common = [
-        GRAPH if ran and ran >= slow else EAGER if slow else PREFILL
-        for ran, slow in zip(graph, eager, strict=True)
+            happened[cell] = PREEMPTED
+        elif happened[cell] == " " and any(change.kind == "evict" for change in record.block_changes):
+            happened[cell] = EVICTED
+    ran = [
+        GRAPH if fast and fast >= slow else EAGER if slow else PREFILL
+        for fast, slow in zip(graph, eager, strict=True)
     ]
-    return "".join(mark or plain for mark, plain in zip(rare, common, strict=True))
+    return Marks("".join(happened), "".join(ran))
 
 
 def words_of(moment: Moment, newest: int) -> str:
@@ -55,13 +67,14 @@ def words_of(moment: Moment, newest: int) -> str:
 
 
 class TimelineStrip(Widget, can_focus=True):
-    """Two rows: the kept steps from the oldest to the newest, and what can be done.
+    """Three rows: what happened in the kept steps, from the oldest to the newest, how they ran, and what can
+    be done. The steps are those of the moment at which the look back began; what came since is counted.
 
     It has the focus while the past is looked at; the keys are the app's ``TimeTravel``.
     """
 
     DEFAULT_CSS = """
-    TimelineStrip { height: 2; width: 1fr; display: none; background: $background; }
+    TimelineStrip { height: 3; width: 1fr; display: none; background: $background; }
     """
 
     class Key(Message):
@@ -86,7 +99,7 @@ class TimelineStrip(Widget, can_focus=True):
         self._newest = 0
         self._typed = ""
         self._ink: Ink | None = None
-        self._marks = ""
+        self._marks = Marks("", "")
         self._marks_of: tuple[Past | None, int] = (None, 0)
 
     def on_mount(self) -> None:
@@ -108,11 +121,12 @@ class TimelineStrip(Widget, can_focus=True):
         if past is None or moment is None or width < 4:
             return Strip.blank(width, self.rich_style)
         ink = self._ink = self._ink or Ink(self.app.current_theme)
-        line = self._track(past, moment, width, ink) if y == 0 else self._words(past, moment, width, ink)
+        line = self._words(past, moment, width, ink) if y > 1 else self._track(past, moment, width, ink, y)
         return to_strip([*line, (" " * max(0, width - width_of(line)), ink.base)], width)
 
-    def _track(self, past: Past, moment: Moment, width: int, ink: Ink) -> Line:
-        cells = width - 2
+    def _track(self, past: Past, moment: Moment, width: int, ink: Ink, row: int) -> Line:
+        legend = LEGEND_WIDTH if width >= LEGEND_FROM else 0
+        cells = width - 2 - legend
         if self._marks_of != (past, cells):
             self._marks_of, self._marks = (past, cells), marks_of(past, cells)
         styles = {
@@ -124,9 +138,20 @@ class TimelineStrip(Widget, can_focus=True):
         }
         here = self._cell_of(past, moment.position)
         line: Line = [(" ", ink.base)]
-        for cell, mark in enumerate(self._marks):
-            line.append((HERE, ink.strong) if cell == here else (mark, styles[mark]))
+        for cell, mark in enumerate(self._marks[row]):
+            covered = row or mark == " "  # what happened there stays in sight
+            line.append((HERE, ink.strong) if cell == here and covered else (mark, styles.get(mark, ink.dim)))
+        line.append((NEWER if row and self._newer else " ", ink.warn))
+        if legend:
+            line.append((" " * (width - legend - width_of(line)), ink.base))
+            for mark, word in LEGENDS[row]:
+                line += [(f" {mark}", styles[mark]), (f" {word}", ink.dim)]
         return line
+
+    @property
+    def _newer(self) -> int:
+        """Steps that came since the look back began."""
+        return max(0, self._newest - self._past.records[-1].index) if self._past is not None else 0
 
     def _words(self, past: Past, moment: Moment, width: int, ink: Ink) -> Line:
         left: Line = [(" ◀ ", ink.warn)]
@@ -140,22 +165,23 @@ class TimelineStrip(Widget, can_focus=True):
         else:
             left += [(words_of(moment, self._newest), ink.strong)]
         left += [(f"  {note}", ink.warn) for note in moment.notes]
-        oldest, newest = past.records[past.oldest].index, past.records[-1].index
+        oldest, newest = past.records[past.oldest].index, max(self._newest, past.records[-1].index)
         keys: list[Line] = [
-            [("F9", ink.title), (" now", ink.dim)],
             [("← →", ink.title), (" 1", ink.dim)],
             [("PgUp PgDn", ink.title), (" 100", ink.dim)],
             [("number ⏎", ink.title), (" go there", ink.dim)],
-            [("⇧← ⇧→", ink.title), (" 10", ink.dim)],
-            [("Home End", ink.title)],
-            [(f"{oldest:,}–{newest:,} kept, {byte_size(past.num_bytes)}", ink.dim)],
-            [(f"{EVICTED} evicted", ink.warn), (f" {PREEMPTED} preempted", ink.error)],
+            [("[ ]", ink.title), (" eager step", ink.dim)],
+            [("{ }", ink.title), (" change", ink.dim)],
         ]
+        less: list[Line] = [[("⇧← ⇧→", ink.title), (" 10", ink.dim)], [("Home End", ink.title)]]
         if not self.has_focus:  # its keys are another's now
             elsewhere: Line = [("Esc", ink.title), (" back to ← → and numbers", ink.dim)]
             if not isinstance(self.screen.focused, Panel):
                 elsewhere = [("/past 400", ink.title), (" goes there, so does a click", ink.dim)]
-            keys[1:-2] = [elsewhere]
+            keys, less = [elsewhere], []
+        kept: Line = [(f"{oldest:,}–{newest:,} kept, {byte_size(past.bytes_with(self._newer))}", ink.dim)]
+        since: Line = [(NEWER, ink.warn), (f" {self._newer:,} came since", ink.dim)] if self._newer else []
+        keys = [[("F9", ink.title), (" now", ink.dim)], *keys, kept, since, *less]
         room = width - width_of(left) - 3
         return spread(left, [*joined(keys, ("  ", ink.dim), room), (" ", ink.dim)], width, ink.dim)
 
@@ -163,11 +189,11 @@ class TimelineStrip(Widget, can_focus=True):
 
     def _cell_of(self, past: Past, position: int) -> int:
         steps = len(past) - past.oldest
-        return (position - past.oldest) * max(1, len(self._marks)) // max(1, steps)
+        return (position - past.oldest) * max(1, len(self._marks.ran)) // max(1, steps)
 
     def position_at(self, x: int) -> int | None:
         """The position that the cell at column ``x`` begins with."""
-        past, cells = self._past, len(self._marks)
+        past, cells = self._past, len(self._marks.ran)
         if past is None or not cells:
             return None
         cell = min(max(x - 1, 0), cells - 1)
@@ -175,7 +201,7 @@ class TimelineStrip(Widget, can_focus=True):
 
     def on_mouse_down(self, event: events.MouseDown) -> None:
         event.stop()
-        if event.y == 0:
+        if event.y < 2:
             self.capture_mouse()
             self._go(event.x)
 
