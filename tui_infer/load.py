@@ -24,9 +24,17 @@ class LoadShape:
     tokens: int = 256
     rate: float = 0.0
 
-    def __str__(self) -> str:
-        pace = f", {self.rate:g} a second" if self.rate else ""
-        return f"{self.sessions} × {self.prompt} + {self.tokens} tokens{pace}"
+    def words(self) -> str:
+        """What runs and how to stop it."""
+        many = self.sessions > 1
+        who = f"{self.sessions} background sessions run" if many else "1 background session runs"
+        names = f"s1 to s{self.sessions}" if many else "s1"
+        pace = f" At most {self.rate:g} a second start." if self.rate else ""
+        return (
+            f"{who} beside the chats, {names} in the panels: a random prompt of {self.prompt:,} and an "
+            f"answer of {self.tokens:,} tokens{' each' if many else ''}, again and again.{pace} "
+            f"/load 0 stops {'them' if many else 'it'}."
+        )
 
 
 @dataclass

@@ -71,13 +71,22 @@ class Tools:
         if isinstance(shape, str):
             return shape
         if not shape.sessions:
-            self.stop_load()
-            return ""
+            return self._load_stopped()
         if problem := self._not_ready():
             return problem
         self._own_load = False
         self._start_load(shape)
-        self._app.state.notice("Synthetic load", f"{self._app.state.load.shape}; /load 0 stops it.")
+        started = self._app.state.load.shape or shape  # cut to what the engine takes
+        self._app.state.notice("Synthetic load started", started.words())
+        return ""
+
+    def _load_stopped(self) -> str:
+        load = self._app.state.load
+        if not load.active:
+            return "No synthetic load is running."
+        self.stop_load()
+        answers = f"{load.finished} answer{'s' if load.finished != 1 else ''}"
+        self._app.state.notice("Synthetic load stopped", f"Its sessions made {answers} to the end.")
         return ""
 
     def _start_load(self, shape: LoadShape) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from engine.records import AnyCommand, Cancel, Finished, Rejected, Started, Submit
-from tests.app.driving import ask, running
+from tests.app.driving import ask, pane_of, running
 from tests.app.scripted import ScriptedClient, engine_status
 from tests.waiting import wait_until
 from tui_infer.load import LoadShape, SyntheticLoad, parse
@@ -103,6 +103,36 @@ async def test_it_runs_beside_the_chats_and_leaves_no_trace_among_them() -> None
         await wait_until(lambda: app.state.load.active == 0, what="the end")
         cancelled = {command.session for command in client.sent if isinstance(command, Cancel)}
         assert cancelled == {"load-1", "load-2", "load-3"}
+
+
+async def test_the_toast_says_what_was_started_and_how_to_stop_it_and_what_came_of_it() -> None:
+    client = ScriptedClient("some words " * 4, rate=300)
+    async with running(client, size=(120, 40)) as (app, pilot):
+
+        def said(text: str) -> bool:
+            return any(text in toast.message for toast in app._notifications)
+
+        await ask(app, pilot, "/load 0")
+        await wait_until(lambda: said("No synthetic load is running."), what="that there is none")
+        (await pane_of(app)).prompt.clear()
+        await ask(app, pilot, "/load 3 prompt=5 tokens=9999")
+        await wait_until(
+            lambda: said(
+                "3 background sessions run beside the chats, s1 to s3 in the panels: a random prompt of 5 "
+                "and an answer of 2,042 tokens each, again and again. /load 0 stops them."
+            ),
+            what="the toast",
+        )
+        await wait_until(lambda: app.state.load.finished >= 3, what="answers")
+        await ask(app, pilot, "/load 0")
+        await wait_until(lambda: said("Its sessions made "), what="the end")
+
+
+def test_one_session_and_a_rate_are_put_into_words() -> None:
+    assert LoadShape(1, 64, 256, 2.5).words() == (
+        "1 background session runs beside the chats, s1 in the panels: a random prompt of 64 and an answer "
+        "of 256 tokens, again and again. At most 2.5 a second start. /load 0 stops it."
+    )
 
 
 async def test_it_is_stopped_when_the_app_ends() -> None:
