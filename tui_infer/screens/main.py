@@ -1,6 +1,7 @@
 """The main screen: bars, panes and the inspector, arranged to fit the terminal."""
 
 from collections.abc import Iterable
+from functools import partial
 
 from textual import events
 from textual.app import ComposeResult
@@ -13,7 +14,7 @@ from tui_infer.nvml import GpuReading
 from tui_infer.pane_layout import grid
 from tui_infer.past_turns import turns_at
 from tui_infer.screens.block_views import BlockViews
-from tui_infer.slash import Say, obey, read
+from tui_infer.slash import Say, as_typed, obey, read
 from tui_infer.state import AppState
 from tui_infer.themes import code_style, session_color
 from tui_infer.time_travel import view_at
@@ -29,6 +30,7 @@ from tui_infer.widgets.inspector.timeline import ROWS as TIMELINE_ROWS
 from tui_infer.widgets.inspector.timeline import TimelineStrip, words_of
 from tui_infer.widgets.inspector.view import InspectorView
 from tui_infer.widgets.key_bar import KeyBar
+from tui_infer.widgets.painter import Painter
 from tui_infer.widgets.title_bar import TitleBar
 from tui_infer.workspace import tag_of
 
@@ -45,6 +47,7 @@ class MainScreen(BlockViews, inherit_bindings=False):
 
     def __init__(self, state: AppState, *, inspector: str = "auto") -> None:
         super().__init__()
+        self._compositor = Painter()
         self._state = state
         self._inspector_mode = inspector
         self._documents: dict[str, ChatDocument] = {}
@@ -53,6 +56,8 @@ class MainScreen(BlockViews, inherit_bindings=False):
         self.session_bar = SessionBar(state)
         self.banner = Banner(state)
         self.panes = [Pane(state.prompts, self._send) for _ in range(MAX_PANES)]
+        for pane in self.panes:
+            pane.prompt.take_back = partial(self._take_back, pane)
         self.inspector = Inspector(arrangement=state.arrangement)
         self.timeline = TimelineStrip()
         self._past_documents: dict[str, ChatDocument] = {}
@@ -125,6 +130,7 @@ class MainScreen(BlockViews, inherit_bindings=False):
             color = session_color(self.app.current_theme, session.color)
             pane.set_class(session_id == self._state.focused, "-current")
             pane.engine_stopped = self._state.phase == "failed"
+            pane.receives = self._state.to_all and len(shown) > 1
             pane.bind(session, document, palette, color, turns)
             elsewhere = mode == "full" or (
                 keep_panel
@@ -161,9 +167,12 @@ class MainScreen(BlockViews, inherit_bindings=False):
         if self._state.read_only:
             hints["ready"] = ["nothing was said here yet", "", "F3 play   F4 one step   + - speed"]
             hints["loading"] = ["the recording begins with the start of its engine", *hints["ready"][1:]]
+        to = len(self.visible_panes) if self._state.to_all else 0
+        self.key_bar.set_receivers(to)
+        ask = f"Ask all {to} shown chats…" if to > 1 else "Ask something…"
         for pane in self.panes:
             pane.transcript.set_hint(hints[self._state.phase])
-            pane.prompt.placeholder = "/seek STEP  /speed N" if self._state.read_only else "Ask something…"
+            pane.prompt.placeholder = "/seek STEP  /speed N" if self._state.read_only else ask
 
     @property
     def visible_panes(self) -> list[Pane]:
@@ -381,16 +390,27 @@ class MainScreen(BlockViews, inherit_bindings=False):
         if not isinstance(said, Say):
             done = obey(self.app, said)  # type: ignore[arg-type]
             if done:
-                self._state.prompts.append(text.strip())
+                self._state.remember(text.strip())
             return done
-        if session.busy and not self._state.read_only and said.text.strip():
-            self._state.notice("Not sent", "This chat is still answering. Esc stops it.", "warning")
-            return False
-        sent = self._state.submit(session.id, said.text, typed=text.strip("\n"))
-        if sent:
-            self.app.time.leave(to_prompt=True)  # type: ignore[attr-defined]
-            pane.transcript.to_end()
-        return sent
+        return self.app.several.send(session, said.text, text.strip("\n"))  # type: ignore[attr-defined]
+
+    def _take_back(self, pane: Pane) -> str:
+        """The last queued prompt as it has to be typed; empty where none waits."""
+        session = pane.session
+        text = self.app.several.take_back(session) if session is not None else ""  # type: ignore[attr-defined]
+        return as_typed(text) if text else ""
+
+    def type_into_prompt(self, text: str) -> None:
+        """Type a text for the model into the focused prompt."""
+        if (prompt := self._focused_prompt) is not None:
+            prompt.insert(as_typed(text))
+
+    def catch_up(self) -> None:
+        """Draw all that changed while another screen was shown in place of this one."""
+        self.refresh_state({("sessions", ""), ("engine", "")})
+        for pane in self.visible_panes:
+            pane.transcript.update()
+        self.fit_panes()
 
 
 def _inspector_width(width: int) -> int:
