@@ -15,15 +15,15 @@ class Answer:
         self.session = session
         self.epoch = epoch
         self.request = request
-        self._sent_ids = 0
-        self._sent_chars = 0
+        self._sent_ids = request.begun
+        self._sent_chars = len(request.text)
         self._sent_at = 0.0
 
     def due(self, now: float) -> bool:
         """Whether what is new may go out at ``now`` (monotonic seconds): first tokens wait for nobody."""
         if len(self.request.output_ids) == self._sent_ids:
             return False
-        return self._sent_ids == 0 or now - self._sent_at >= DELTA_INTERVAL_S
+        return self._sent_ids == self.request.begun or now - self._sent_at >= DELTA_INTERVAL_S
 
     def delta(self, now: float) -> Delta | None:
         """Everything that was not sent yet, marked as sent; None where there is nothing."""
@@ -50,7 +50,7 @@ class Answer:
             cached_tokens=request.cached_tokens,
             ttft_s=ttft,
             decode_tokens_per_s=decode_rate(
-                len(request.output_ids), request.first_token_s, request.last_token_s
+                len(request.output_ids) - request.begun, request.first_token_s, request.last_token_s
             ),
             error=request.error or error,
         )

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+import msgspec
 import torch
 
 from engine.block_detail import block_detail
@@ -77,6 +78,7 @@ class Engine:
         session: str | None = None,
         priority: int = 0,
         history: Sequence[int] | None = None,
+        answered: int = 0,
     ) -> Request:
         """Queue a prompt.
 
@@ -86,16 +88,24 @@ class Engine:
             session: the chat it belongs to.
             priority: higher goes first and is preempted last.
             history: token ids of the conversation so far; the messages are appended to them as they
-                are, so that the prefix cache is hit.
+                are, so that the prefix cache is hit. Without messages the answer follows them as they are.
+            answered: so many last tokens of the history are the beginning of the answer, which goes on as
+                if it had never been cut; ``max_tokens`` counts what is new.
 
         Raises:
-            RequestError: an empty prompt, unknown token ids, or more tokens than can ever fit.
+            RequestError: an empty prompt, unknown token ids, more tokens than can ever fit, or an answer
+                that has a stop string in it already.
             DeviceError: the engine has failed and must be restarted.
         """
         if self._failed:
             raise DeviceError(self._failed, "Restart the engine.")
         params = params or SamplingParams()
         prompt_ids = self._prompts.token_ids(prompt, history)
+        if not 0 <= answered < len(prompt_ids):
+            raise RequestError(f"answered={answered} of {len(prompt_ids)} tokens leaves no prompt.")
+        prompt_ids, begun = prompt_ids[: len(prompt_ids) - answered], prompt_ids[len(prompt_ids) - answered :]
+        if answered:
+            params = msgspec.structs.replace(params, max_tokens=params.max_tokens + answered)
         self._next_id += 1
         request = Request(
             id=self._next_id,
@@ -107,9 +117,14 @@ class Engine:
             seed=params.seed
             if params.seed is not None
             else hash((self.config.seed, self._next_id)) & (2**63 - 1),
+            begun=answered,
         )
         chat = is_chat(prompt)
         detokenizer = self._detokenizer(params, chat)
+        if _replay(request, begun, detokenizer):
+            raise RequestError(
+                "The answer so far has a stop string in it, so it cannot go on.", "Take that string out."
+            )
         self.scheduler.add(request)
         self._live[request.id] = request
         self._texts[request.id] = detokenizer
@@ -147,9 +162,7 @@ class Engine:
             logprobs=list(parent.logprobs),
         )
         detokenizer = self._detokenizer(params, request_id in self._chats)
-        for token in parent.output_ids:  # its stop strings may be others, and so its text
-            child.add_token(token)
-            child.add_text(detokenizer.push([token]).text)
+        _replay(child, parent.output_ids, detokenizer)  # its stop strings may be others, and so its text
         self.scheduler.fork(request_id, child)
         self._live[child.id] = child
         self._texts[child.id] = detokenizer
@@ -382,3 +395,14 @@ class Engine:
 
     def __exit__(self, *_: Any) -> None:
         self.close()
+
+
+def _replay(request: Request, token_ids: Sequence[int], detokenizer: Detokenizer) -> bool:
+    """Give a request output that was made before; whether a stop string was met in it."""
+    stopped = False
+    for token in token_ids:
+        request.add_token(token)
+        piece = detokenizer.push([token])
+        request.add_text(piece.text)
+        stopped = stopped or piece.stopped
+    return stopped

@@ -24,7 +24,7 @@ class PromptReader:
         self._renderer = ChatRenderer(tokenizer)
 
     def token_ids(self, prompt: Prompt, history: Sequence[int] | None = None) -> list[int]:
-        """The whole prompt; ``history`` stays as it is in front of it.
+        """The whole prompt; ``history`` stays as it is in front of it, and is all of it without messages.
 
         Raises:
             RequestError: no tokens, ids that the model does not know, text that is no Unicode, or
@@ -35,7 +35,10 @@ class PromptReader:
             ids = before + list(self._tokenizer.encode(_unicode(prompt)))
         elif is_chat(prompt):
             messages = [_message(item) for item in prompt]
-            ids = self._renderer.extend(before, messages) if before else self._renderer.render(messages)
+            if before and not messages:
+                ids = before
+            else:
+                ids = self._renderer.extend(before, messages) if before else self._renderer.render(messages)
         else:
             ids = before + [int(token) for token in prompt]  # type: ignore[arg-type]
         if not ids:

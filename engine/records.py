@@ -170,7 +170,9 @@ class Submit(Command, frozen=True, tag=True):
 
     ``prompt`` is plain text, token ids, or chat messages. With ``history`` (the token ids of the
     conversation so far, prompt and answers) only the new messages are rendered and appended, so that
-    the prefix cache is hit; without it the whole list is rendered by the chat template.
+    the prefix cache is hit; without it the whole list is rendered by the chat template. With a history and
+    no messages the answer follows the history as it is; its last ``answered`` tokens are then the answer's
+    own beginning, which goes on (``params.max_tokens`` counts what is new).
     """
 
     session: str
@@ -179,6 +181,7 @@ class Submit(Command, frozen=True, tag=True):
     params: SamplingParams = SamplingParams()
     history: list[int] | None = None
     priority: int = 0
+    answered: int = 0
 
 
 class Cancel(Command, frozen=True, tag=True):
@@ -266,7 +269,8 @@ class Started(Event, frozen=True, tag=True):
     """A request was accepted; ``prompt_ids`` is the whole prompt as it will be computed.
 
     ``pieces`` is the text of each of these tokens, in the order of ``prompt_ids``; parts of a character
-    that is split over tokens show as U+FFFD.
+    that is split over tokens show as U+FFFD. ``seed`` is what the answer draws with, given or the engine's
+    own. ``text`` is the beginning of an answer that goes on, as far as its tokens make it certain.
     """
 
     session: str
@@ -274,6 +278,8 @@ class Started(Event, frozen=True, tag=True):
     request: int
     prompt_ids: list[int]
     pieces: list[str] = []
+    seed: int | None = None
+    text: str = ""
 
 
 class Delta(Event, frozen=True, tag=True):

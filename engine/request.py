@@ -82,6 +82,7 @@ class Request:
     ``num_computed`` counts the tokens (prompt and output) whose KV is in the cache.
     ``block_table[i]`` holds the physical block of tokens ``i * block_size`` and following.
     ``text_ends[i]`` counts the characters of ``text`` that were final after ``output_ids[i]``.
+    ``begun`` counts the output tokens that it came with: an answer that was cut, and goes on.
     """
 
     id: int
@@ -91,6 +92,7 @@ class Request:
     priority: int = 0
     arrival_s: float = 0.0
     seed: int = 0
+    begun: int = 0
 
     output_ids: list[int] = field(default_factory=list)
     text: str = ""
@@ -159,7 +161,9 @@ def completion_of(request: Request) -> Completion:
         prompt_tokens=len(request.prompt_ids),
         cached_tokens=request.cached_tokens,
         ttft_s=ttft,
-        decode_tokens_per_s=decode_rate(len(request.output_ids), request.first_token_s, request.last_token_s),
+        decode_tokens_per_s=decode_rate(
+            len(request.output_ids) - request.begun, request.first_token_s, request.last_token_s
+        ),
         logprobs=request.logprobs,
         error=request.error,
     )

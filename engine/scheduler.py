@@ -88,10 +88,10 @@ class Scheduler:
         Raises:
             RequestError: when it is empty, known, or can never fit; nothing of it is kept.
         """
-        prompt, pool = len(request.prompt_ids), self.pool
+        prompt, pool = request.num_tokens, self.pool  # an answer that goes on counts as prompt
         if request.id in self._order or request.finished:
             raise RequestError(f"Request {request.id} was submitted before.")
-        if not prompt:
+        if not request.prompt_ids:
             raise RequestError("The prompt is empty; it needs at least one token.")
         if prompt > pool.capacity:
             raise RequestError(
@@ -317,7 +317,7 @@ class Scheduler:
         self.pool.share(request, hit)
         request.num_computed += tokens
         if not request.preemptions:  # afterwards it mostly meets its own blocks again
-            request.cached_tokens += tokens
+            request.cached_tokens = min(request.cached_tokens + tokens, len(request.prompt_ids))
         return tokens
 
     def _plan_prefill(self, decode: list[Request]) -> list[PrefillChunk]:

@@ -208,6 +208,7 @@ class EngineService:
                 session=command.session,
                 priority=command.priority,
                 history=command.history,
+                answered=command.answered,
             )
         except (RequestError, ConfigError) as error:
             self._outlet.send(Rejected(command.session, command.epoch, error.message, error.hint))
@@ -220,7 +221,17 @@ class EngineService:
         self._answers[key] = Answer(command.session, command.epoch, request)
         self._watch.submitted(request.id, command.session)
         ids = list(request.prompt_ids)
-        self._outlet.send(Started(command.session, command.epoch, request.id, ids, engine.pieces(ids)))
+        self._outlet.send(
+            Started(
+                command.session,
+                command.epoch,
+                request.id,
+                ids,
+                engine.pieces(ids),
+                seed=request.seed,
+                text=request.text,
+            )
+        )
 
     def _cancel(self, engine: Steppable, command: Cancel) -> None:
         answer = self._answers.get((command.session, command.epoch))

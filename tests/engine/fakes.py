@@ -143,6 +143,7 @@ class FakeEngine:
         session: str | None = None,
         priority: int = 0,
         history: list[int] | None = None,
+        answered: int = 0,
     ) -> Request:
         text = _text_of(prompt)
         prompt_ids = list(history or []) + (

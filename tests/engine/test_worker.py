@@ -35,7 +35,7 @@ def test_an_answer_is_started_streamed_and_finished_with_its_ids(bench):
     done = b.wait_for(Finished)
     assert isinstance(b.events[0], Progress)
     assert b.of(Ready)[0].status.model_name == "Fake-1B"
-    assert b.of(Started)[0] == Started("a", 1, 1, list(b"hello"), list("hello"))
+    assert b.of(Started)[0] == Started("a", 1, 1, list(b"hello"), list("hello"), seed=0)
     assert b.text() == "one two three four five six seven eight nine ten one two "
     assert [i for delta in b.of(Delta) for i in delta.token_ids] == list(range(12))
     assert (done.reason, done.prompt_tokens, done.output_tokens, done.epoch) == ("length", 5, 12, 1)
