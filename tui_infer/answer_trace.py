@@ -19,6 +19,7 @@ class AnswerTrace:
         steps: for each token of the answer, the step that made it.
         ends: for each token of the answer, how many characters of the answer's text stood after it.
         received: characters that the engine sent, before they were cleaned.
+        before: for each time that it went on, the newest step then, and its request until then.
     """
 
     asked: int = -1
@@ -28,6 +29,29 @@ class AnswerTrace:
     steps: "array[int]" = field(default_factory=lambda: array("q"))
     ends: "array[int]" = field(default_factory=lambda: array("q"))
     received: int = 0
+    before: list[tuple[int, int]] = field(default_factory=list)
+
+    def resume(self, step: int, tokens: int, chars: int) -> None:
+        """The answer goes on after ``step`` behind this many tokens and characters, which are the first of the
+        next request's output too. Tokens that nobody has taken in were made for nothing.
+        """
+        if self.request is not None:
+            self.before.append((step, self.request))
+        elif not self.steps and tokens:  # made by an engine before this one
+            self.first = step = -1
+        self.request = None
+        del self.steps[tokens:], self.ends[tokens:]
+        self.steps.extend([step] * (tokens - len(self.steps)))
+        self.ends.extend([chars] * (tokens - len(self.ends)))
+
+    def restart(self, sent: int, chars: int) -> None:
+        """The next request sends text from its character ``sent`` on, behind the answer's first ``chars``."""
+        self.received = sent
+        self.ends = array("q", (min(end, chars) for end in self.ends))
+
+    def request_at(self, step: int) -> int | None:
+        """The engine's number of it after ``step``."""
+        return next((request for until, request in self.before if step <= until), self.request)
 
     def compute(self, step: int, context: int) -> None:
         """``context`` of its tokens were in the cache after a step: the token behind them exists.

@@ -27,4 +27,4 @@ def request_at(session: SessionState, step: int) -> int | None:
     """The chat's newest request after ``step``."""
     turns = turns_at(session, step)
     trace = turns[-1].trace if turns else None
-    return trace.request if trace is not None else None
+    return trace.request_at(step) if trace is not None else None

@@ -1,7 +1,8 @@
 """One chat as plain data: what was said, as text and as token ids, and where its answer stands."""
 
 import uuid
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from engine.records import Finished, Message
@@ -35,6 +36,8 @@ class Turn:
     ``asked`` and ``end`` belong to an answer: how many token ids of the chat's history stand before it (the
     prompt that it answers) and up to its end. A history only grows at its end, so that the ids before any
     answer are a prefix of it: what regenerating or branching there sends again, and finds in the cache.
+    ``seed`` is what the answer was drawn with. ``others`` are the versions of the chat from this turn on that
+    are not shown, in their order, and ``place`` is where among them the shown one stands.
     """
 
     role: Role
@@ -47,6 +50,9 @@ class Turn:
     trace: AnswerTrace | None = None  # of an answer: its way through the engine's steps
     asked: int | None = None
     end: int | None = None
+    seed: int | None = None
+    others: list["Tail"] = field(default_factory=list)
+    place: int = 0
 
     def append(self, text: str, token_ids: list[int]) -> None:
         self.text += text
@@ -57,6 +63,18 @@ class Turn:
         self.status = status
         self.note = note
         self.version += 1
+
+
+@dataclass(slots=True)
+class Tail:
+    """What stood in place of a turn, and all that followed, before the chat went another way there.
+
+    ``ids`` is the chat's history behind its first ``base`` ids; without a ``base`` there is none.
+    """
+
+    turns: list[Turn]
+    ids: list[int] = field(default_factory=list)
+    base: int | None = None
 
 
 @dataclass(slots=True)
@@ -93,6 +111,9 @@ class SessionState:
     queue: list[str] = field(default_factory=list)
     queue_paused: bool = False
     read_only: str = ""
+    editing: int | None = None  # the prompt, among the turns, in whose place the draft goes
+    edit_stash: str = ""  # the draft from before
+    begun: int = 0  # tokens that the answer under way had when it was told to go on
 
     @property
     def busy(self) -> bool:
@@ -144,14 +165,41 @@ class SessionState:
         """Open a new exchange; the epoch changes, so nothing of the one before can reach it. ``step`` is the
         newest step so far.
         """
+        self.turns.append(Turn("user", text))
+        self.begin_answer(step)
+
+    def begin_answer(self, step: int = -1) -> Turn:
+        """Open an answer to the last prompt."""
+        self._new_request()
+        self.turns.append(Turn("assistant", status="open", trace=AnswerTrace(step)))
+        return self.turns[-1]
+
+    def resume_answer(self, step: int = -1) -> None:
+        """Open the last answer again; its tokens leave the history, which the answer's end gives them back."""
+        self._new_request()
+        turn = self.turns[-1]
+        turn.close("open")
+        turn.end = None
+        self.begun = len(turn.token_ids)
+        del self.history_ids[turn.asked :]
+        turn.trace = turn.trace or AnswerTrace(step)
+        turn.trace.resume(step, self.begun, len(turn.text))
+
+    def _new_request(self) -> None:
         self.epoch += 1
         self.request = None
         self.queue_paused = bool(self.queue)  # what was left standing goes on when the user says so
-        self.turns += [Turn("user", text), Turn("assistant", status="open", trace=AnswerTrace(step))]
         self.status = "queued"
         self.first_delta_s = self.last_delta_s = None
         self.tokens_at_first = 0
         self.held = False
+        self.begun = 0
+
+    def forget_tokens(self) -> None:
+        """The token ids mean nothing any more: the next request renders the texts again."""
+        self.history_ids = []
+        for turn in _all_turns(self.turns):
+            turn.asked = turn.end = None
 
     def receive(self, text: str, token_ids: list[int], now_s: float, *, by_hand: bool = False) -> None:
         """Add a delta to the open answer; ``now_s`` is monotonic and stands still while the engine is paused.
@@ -189,14 +237,42 @@ class SessionState:
         turn = self.last_answer
         if turn is None:
             return
-        turn.stats = TurnStats(
+        stats = TurnStats(
             prompt_tokens=event.prompt_tokens,
             output_tokens=event.output_tokens,
             cached_tokens=event.cached_tokens,
             ttft_s=event.ttft_s,
             decode_tokens_per_s=self._rate(turn) if self.held else event.decode_tokens_per_s,
         )
+        turn.stats = _joined(turn.stats, stats, self.begun) if self.begun else stats
         turn.version += 1
+
+
+def _joined(first: TurnStats | None, more: TurnStats, begun: int) -> TurnStats:
+    """Of an answer of ``begun`` tokens that went on: its prompt and first token are those of its beginning,
+    its rate is all decode tokens over all decode time. What is not known of the beginning is left out.
+    """
+    if first is None:
+        return replace(more, ttft_s=None)
+    tokens = [begun - 1, more.output_tokens - begun - 1]
+    rates = [first.decode_tokens_per_s, more.decode_tokens_per_s]
+    timed = [(count, rate) for count, rate in zip(tokens, rates) if rate and count > 0]
+    seconds = sum(count / rate for count, rate in timed)
+    return TurnStats(
+        prompt_tokens=first.prompt_tokens,
+        output_tokens=more.output_tokens,
+        cached_tokens=first.cached_tokens,
+        ttft_s=first.ttft_s,
+        decode_tokens_per_s=sum(count for count, _ in timed) / seconds if seconds else None,
+    )
+
+
+def _all_turns(turns: Iterable[Turn]) -> Iterator[Turn]:
+    """These turns and those of all their other versions."""
+    for turn in turns:
+        yield turn
+        for tail in turn.others:
+            yield from _all_turns(tail.turns)
 
 
 def letter_of(index: int) -> str:

@@ -214,6 +214,8 @@ class AppState(Workspace):
             for turn in session.turns:
                 if turn.trace is not None:  # the new engine counts its steps from 0
                     turn.trace = AnswerTrace() if session.busy and turn is session.answer else None
+                if turn.trace is not None and turn.token_ids:  # it goes on
+                    turn.trace.resume(-1, len(turn.token_ids), len(turn.text))
         self._changed("engine")
 
     # --- the reducer -------------------------------------------------------------------------------
@@ -253,9 +255,10 @@ class AppState(Workspace):
                 self._failed(event)
 
     def _ready(self, status: EngineStatus) -> None:
-        if self.status is not None and self.status.model_path != status.model_path:
-            for session in self.sessions.values():  # token ids of another tokenizer mean nothing
-                session.history_ids = []
+        before = self.status.model_path if self.status is not None else status.model_path
+        for session in self.sessions.values():  # token ids of another tokenizer mean nothing
+            if (session.model or before) != status.model_path:
+                session.forget_tokens()
         self.status, self.phase, self.failure = status, "ready", None
         self._set_effective_mode(status.mode, status.mode_reason)
         self._asked_modes.clear()
@@ -335,6 +338,7 @@ class AppState(Workspace):
                 session.model = self.status.model_path if self.status is not None else ""
                 if session.answer is not None:
                     session.answer.asked = len(event.prompt_ids)
+                    session.answer.seed = event.seed
                 self._remember(event.request, session)
                 self.texts.started(event, len(session.turns) - 1)
             case Started():  # cancelled on its way in: the blocks still belong to it for a moment
@@ -369,6 +373,11 @@ class AppState(Workspace):
         if turn is None or turn.trace is None:
             return
         turn.trace.request, turn.trace.prompt_tokens = event.request, len(event.prompt_ids)
+        if session.begun:  # characters and stop strings that were cut in their middle are made anew
+            if event.text:
+                turn.text = sanitize(event.text)
+                turn.version += 1
+            turn.trace.restart(len(event.text), len(turn.text))
         self._traces[event.request] = turn.trace
         while len(self._traces) > MAX_TAGS:
             del self._traces[next(iter(self._traces))]

@@ -1,10 +1,10 @@
 """The chats of the app and what a user can do with them. Plain data, no Textual."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from engine.records import AnyCommand, Cancel, Submit
+from engine.records import AnyCommand, Cancel, Message, Submit
 from engine.request import SamplingParams
 from tui_infer.arrangement import Arrangement
 from tui_infer.pane_layout import PaneLayout
@@ -12,7 +12,7 @@ from tui_infer.sanitize import one_line, sanitize
 from tui_infer.session import NEW_TITLE, PALETTE_SIZE, SessionState, first_free, letter_of
 from tui_infer.widgets.inspector.view import SessionTag
 
-Topic = Literal["sessions", "turns", "engine", "steps", "notice", "title"]
+Topic = Literal["sessions", "turns", "rewritten", "engine", "steps", "notice", "title"]
 Phase = Literal["loading", "ready", "failed"]
 Severity = Literal["information", "warning", "error"]
 Subscriber = Callable[[str], None]
@@ -182,10 +182,10 @@ class Workspace:
 
     # --- what a user does --------------------------------------------------------------------------
 
-    def submit(self, session_id: str, text: str, typed: str = "") -> bool:
+    def submit(self, session_id: str, text: str, typed: str | None = "") -> bool:
         """Send a prompt; False when there is nothing to send or the last answer is still under way.
 
-        ``typed`` is what the history of prompts keeps, where that is not the text itself.
+        ``typed`` is what the history of prompts keeps, where that is not the text itself; with None nothing.
         """
         session = self.sessions[session_id]
         if why := self.read_only or session.read_only:
@@ -197,15 +197,29 @@ class Workspace:
             return False
         messages = session.messages(text)
         session.begin(text, self.newest_step)
-        self.remember(sanitize(typed) or text)
+        if typed is not None:
+            self.remember(sanitize(typed) or text)
         if not session.titled and session.title == NEW_TITLE:
             session.title = title_of(session)
+        self.ask(session, messages)
+        return True
+
+    def ask(
+        self,
+        session: SessionState,
+        messages: Sequence[Message],
+        params: SamplingParams | None = None,
+        answered: int = 0,
+    ) -> None:
+        """Have the answer made that was opened, behind the chat's history; ``answered`` as in ``Submit``."""
+        history = [*session.history_ids, *(session.turns[-1].token_ids if answered else [])]
         command = Submit(
             session=session.id,
             epoch=session.epoch,
             prompt=list(messages),
-            params=session.params,
-            history=list(session.history_ids) or None,
+            params=params or session.params,
+            history=history or None,
+            answered=answered,
         )
         if self.phase == "ready":
             self.send(command)
@@ -213,7 +227,6 @@ class Workspace:
             self.pending[session.id] = command
         self._changed("turns", session.id)
         self._changed("sessions", session.id)
-        return True
 
     def remember(self, typed: str) -> None:
         """Keep what was typed in the history of prompts, once where it was sent to several chats."""
