@@ -18,6 +18,7 @@ from tui_infer.chat_transfer import ChatTransfer
 from tui_infer.commands import TuiCommands
 from tui_infer.config import Settings, load_settings
 from tui_infer.keys import app_bindings
+from tui_infer.landmarks import Landmark
 from tui_infer.locations import config_file
 from tui_infer.nvml import GpuMonitor, GpuReading
 from tui_infer.recording.client import ReplayClient
@@ -28,6 +29,7 @@ from tui_infer.recording.writer import RecordingWriter
 from tui_infer.screens.ask import Ask, Rename
 from tui_infer.screens.help import HelpScreen
 from tui_infer.screens.main import MainScreen
+from tui_infer.several import Several
 from tui_infer.state import AppState, Topic
 from tui_infer.terminal_input import TerminalDriver
 from tui_infer.themes import choose_theme, load_themes
@@ -80,6 +82,7 @@ class TuiInferApp(App[int], inherit_bindings=False):
         self._gpu = GpuMonitor(None)
         self._gpu_status: EngineStatus | None = None
         self.tools = Tools(self)
+        self.several = Several(self)
         self.transfer = ChatTransfer(self)
         self._dirty: set[tuple[str, str]] = set()
         self._inspector_due = False
@@ -195,8 +198,9 @@ class TuiInferApp(App[int], inherit_bindings=False):
             self.tools.follow()
             self._show_notices()
             self._follow_engine({topic for topic, _ in dirty})
-            self.main.refresh_state(dirty)
-            self._inspector_due = True
+            if not self.several.follow(dirty):
+                self.main.refresh_state(dirty)
+                self._inspector_due = True
         if self._inspector_due and monotonic() - self._inspector_shown_s >= INSPECTOR_PERIOD_S:
             self._inspector_due = False
             self._inspector_shown_s = monotonic()
@@ -325,6 +329,10 @@ class TuiInferApp(App[int], inherit_bindings=False):
     def action_look_back(self) -> None:
         self.time.toggle()
 
+    def action_jump(self, what: Landmark, by: int) -> None:
+        """In time, to the landmark before or after."""
+        self.time.jump(what, by)
+
     # --- chats -------------------------------------------------------------------------------------
 
     def action_new_chat(self) -> None:
@@ -446,6 +454,9 @@ class TuiInferApp(App[int], inherit_bindings=False):
         if problem := run(words):
             self.state.notice(f"/{name} not done", problem, "warning")
 
+    def action_several(self, what: str) -> None:
+        self.several.do(what)
+
     def action_panel(self, what: str, name: str) -> None:
         """Hide, show, enlarge or move a panel; reset them all."""
         self.main.change_panel(what, name)
@@ -462,6 +473,9 @@ class TuiInferApp(App[int], inherit_bindings=False):
     def on_panel_step_chosen(self, event: Panel.StepChosen) -> None:
         """Go back to a step that a panel names."""
         self.time.go(event.step)
+
+    def on_panel_jump_wanted(self, event: Panel.JumpWanted) -> None:
+        self.time.jump(event.what, event.by)
 
     def on_unmount(self) -> None:
         self.tools.quit()

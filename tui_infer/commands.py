@@ -38,6 +38,8 @@ _TITLES = {
     "previous": "Previous chat",
     "rename": "Rename chat",
     "close": "Close chat",
+    "all": "Send to all shown chats: on or off",
+    "compare": "Compare answers side by side",
     "cancel": "Stop the answer",
     "mode": "Switch graph / eager",
     "pause": "Pause or resume the engine",
@@ -89,6 +91,14 @@ def _tool_commands(app: "TuiInferApp") -> Iterator[Command]:
         yield Command("Synthetic load: stop", "/load 0", "app.tool('load', '0')")
 
 
+_JUMPS = [
+    ("Look back: the eager step before", "[", "app.jump('eager', -1)"),
+    ("Look back: the next eager step", "]", "app.jump('eager', 1)"),
+    ("Look back: the change of graph or mode before", "{", "app.jump('change', -1)"),
+    ("Look back: the next change of graph or mode", "}", "app.jump('change', 1)"),
+]
+
+
 def _panel_commands(app: "TuiInferApp") -> Iterator[Command]:
     """Panels by name, and filters of the event log."""
     arrangement = app.state.arrangement
@@ -122,7 +132,10 @@ class TuiCommands(Provider):
                 f"Chat {number}: {session.title}", "go to this chat", f"app.focus_chat({session.id!r})"
             )
         yield from app.transfer.commands
+        yield from app.several.commands
         yield from _tool_commands(app)
+        for title, mark, action in _JUMPS:
+            yield Command(title, f"{mark} while you look back, and in the Step panel", action)
         yield from _panel_commands(app)
         for theme in app.theme_names:
             yield Command(f"Theme: {theme}", "look of the whole app", f"app.use_theme({theme!r})")

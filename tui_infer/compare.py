@@ -184,7 +184,7 @@ class Comparison:
                 continue
             for chat in self.followers.pop(leader):
                 if chat in space.sessions and not space.sessions[chat].turns:
-                    space.submit(chat, self.prompt)
+                    space.submit(chat, self.prompt, typed=None)
 
     def stop(self, space: Workspace) -> None:
         """Stop all answers; those that wait are not sent."""
@@ -238,7 +238,7 @@ def start(space: Workspace, plan: Plan, *, share: bool = True) -> Comparison:
             comparison.followers.setdefault(leader, []).append(session.id)
     for chat in comparison.labels:
         if not comparison.waits(chat):
-            space.submit(chat, plan.prompt)
+            space.submit(chat, plan.prompt, typed=None)
     return comparison
 
 

@@ -155,6 +155,22 @@ def _import(app: "TuiInferApp", words: Sequence[str]) -> str:
     return app.transfer.bring(words)
 
 
+def _all(app: "TuiInferApp", words: Sequence[str]) -> str:
+    return app.several.all(words)
+
+
+def _to(app: "TuiInferApp", words: Sequence[str]) -> str:
+    return app.several.to(words)
+
+
+def _queue(app: "TuiInferApp", words: Sequence[str]) -> str:
+    return app.several.queue(words)
+
+
+def _side_by_side(app: "TuiInferApp", words: Sequence[str]) -> str:
+    return app.several.compare(words)
+
+
 COMMANDS: dict[str, SlashCommand] = {
     command.name: command
     for command in (
@@ -168,6 +184,10 @@ COMMANDS: dict[str, SlashCommand] = {
         SlashCommand("until", "[WHAT] [chat]", "run until an eviction, step N …", _until),
         SlashCommand("ab", "[steps]", "graph against eager; again, stop", _compare),
         SlashCommand("load", "N [prompt= tokens= rate=]", "synthetic load; 0 stops it", _load),
+        SlashCommand("all", "TEXT", "once to all open chats", _all),
+        SlashCommand("to", "A,C TEXT", "once to these chats", _to),
+        SlashCommand("queue", "[next|clear|drop N]", "prompts that wait", _queue),
+        SlashCommand("compare", "[temperature=0,1 …] TEXT", "answers side by side", _side_by_side),
         SlashCommand("help", "", "keys and commands", _help),
     )
 }

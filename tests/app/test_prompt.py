@@ -136,13 +136,17 @@ async def test_the_prompt_grows_with_its_text_up_to_a_share_of_the_pane() -> Non
         assert pane.prompt.size.height <= pane.size.height * 0.4 + 1
 
 
-async def test_a_chat_that_is_answering_keeps_the_next_prompt_in_the_editor() -> None:
+async def test_a_chat_that_is_answering_queues_the_next_prompt_and_up_takes_it_back() -> None:
     client = ScriptedClient("word " * 400)
     async with running(client) as (app, pilot):
         await ask(app, pilot, "one")
         await wait_until(lambda: app.state.current.busy)
         await pilot.press("t", "w", "o", "enter")
+        assert (await pane_of(app)).prompt.text == ""
+        assert app.state.current.queue == ["two"]
+        await pilot.press("up")
         assert (await pane_of(app)).prompt.text == "two"
+        assert app.state.current.queue == []
         assert submits(client) == ["one"]
 
 

@@ -23,6 +23,8 @@ SHOWN = [
     ("zoom", "zoom", "zoom"),
     ("panel", "panels", "panels"),
     ("until", "until", "until"),
+    ("all", "to all", "to all"),
+    ("compare", "compare", "compare"),
 ]
 # what every panel of the inspector takes, after its own keys
 PANEL_HINTS = [
@@ -35,11 +37,27 @@ PANEL_HINTS = [
 ]
 WIDE = 100
 ORDER = ["help", "mode", "pause", "step", "past", "until", "layout", "inspector", "panel"]
-ORDER += ["zoom", "next", "new", "cancel", "palette"]
+ORDER += ["zoom", "next", "all", "compare", "new", "cancel", "palette"]
 
 
 class KeyBar(Bar):
-    """Keys and what they do, as they are bound; a click does the same."""
+    """Keys and what they do, as they are bound; a click does the same. Before them, how many chats get what
+    is sent, where these are several.
+    """
+
+    _receivers = 0
+
+    def set_receivers(self, count: int) -> None:
+        if count != self._receivers:
+            self._receivers = count
+            self.refresh()
+
+    def _receivers_part(self, keys: dict[str, tuple[str, str]]) -> list[Part]:
+        if not self._receivers or "all" not in keys:
+            return []
+        key, action = keys["all"]
+        text = f" ⇉ sent to all {self._receivers} shown, {key} ends it "
+        return [Part(text, self.ink("warning", bold=True, reverse=True), action)]
 
     def parts(self, width: int) -> list[Part]:
         key_style, text_style = self.ink("footer-key-foreground", bold=True), self.ink("foreground", 0.7)
@@ -49,8 +67,10 @@ class KeyBar(Bar):
         hints = self._panel_hints(width)
         if hints:
             return hints
+        several = self._receivers_part(keys)
+        used += sum(cell_len(part.text) for part in several)
         for name, wide, narrow in SHOWN:
-            if name not in keys:
+            if name not in keys or (several and name == "all"):
                 continue
             label = wide if width >= WIDE else narrow
             key, action = keys[name]
@@ -60,7 +80,7 @@ class KeyBar(Bar):
                 break
             chosen[name] = parts
             used += cells
-        return [part for name in ORDER for part in chosen.get(name, [])]
+        return [*several, *(part for name in ORDER for part in chosen.get(name, []))]
 
     def _panel_hints(self, width: int) -> list[Part]:
         """Keys of the panel that has the focus; they are pressed, not clicked."""

@@ -16,9 +16,11 @@ from tui_infer.widgets.chat.hovered import Hovered
 from tui_infer.widgets.chat.marks import MARKS
 from tui_infer.widgets.chat.palette import Palette
 from tui_infer.widgets.chat.prompt import Prompt
+from tui_infer.widgets.chat.queue_lines import QueueLines
 from tui_infer.widgets.chat.transcript import Transcript
 
 FRAME_PERIOD_S = 0.25
+TO_ALL = "⇉ "
 
 
 class Pane(Vertical):
@@ -43,12 +45,14 @@ class Pane(Vertical):
     def __init__(self, prompts: list[str], send: Callable[["Pane", str], bool]) -> None:
         super().__init__()
         self.transcript = Transcript()
+        self.queue_lines = QueueLines()
         self.prompt = Prompt(prompts, lambda text: send(self, text))
         self.session: SessionState | None = None
         self._color = ""
 
     def compose(self) -> ComposeResult:
         yield self.transcript
+        yield self.queue_lines
         yield self.prompt
 
     def bind(
@@ -63,6 +67,7 @@ class Pane(Vertical):
         self.session = session
         self._color = color
         self.prompt.bind(session)
+        self.queue_lines.bind(session)
         self.transcript.bind(session, document, palette, color, turns)
         self.update_frame(focused=self.has_class("-current"))
 
@@ -75,13 +80,16 @@ class Pane(Vertical):
             return
         self._framed_s = monotonic()
         self.set_class(focused, "-current")
-        edge = self._color if focused else self.app.theme_variables.get("border-blurred", "#444444")
-        self.styles.border = ("round", edge)
+        bright = focused or self.receives
+        edge = self._color if bright else self.app.theme_variables.get("border-blurred", "#444444")
+        self.styles.border = ("double" if self.receives else "round", edge)
         self.prompt.styles.border_left = ("outer", edge)
         text = self.app.theme_variables.get("foreground", "#cccccc")
         title = _title(
             session, self._color, f"bold {text}" if focused else text, max(4, self.size.width - 12)
         )
+        if self.receives:
+            title = Text.assemble((TO_ALL, f"bold {self._color}"), title)
         if title != self._shown_title:
             self._shown_title = title
             self.border_title = title
@@ -93,6 +101,7 @@ class Pane(Vertical):
             self.border_subtitle = numbers
 
     engine_stopped = False
+    receives = False  # what is typed in any of the shown prompts goes here too
     then = ""  # what is said of the past that is shown
     _framed_s = 0.0
     _shown_title: Text | None = None

@@ -70,6 +70,7 @@ class Prompt(TextArea, inherit_bindings=False):
         self._prompts = prompts
         self._send = send
         self._session: SessionState | None = None
+        self.take_back: Callable[[], str] = lambda: ""  # the last queued prompt, out of the queue
 
     # --- the chat ----------------------------------------------------------------------------------
 
@@ -158,10 +159,20 @@ class Prompt(TextArea, inherit_bindings=False):
         else:
             super()._rewrap_and_refresh_virtual_size()
 
+    def _take_back(self) -> bool:
+        """Edit the last queued prompt, which is no longer queued then; only where nothing is typed."""
+        if self.text or self._session is None or self._session.recall is not None:
+            return False
+        if queued := self.take_back():
+            self._show(queued)
+        return bool(queued)
+
     # --- history -----------------------------------------------------------------------------------
 
     def _recall(self, step: int) -> bool:
         """Show the prompt before or after; False where the key is an ordinary move of the cursor."""
+        if step < 0 and self._take_back():
+            return True
         session, prompts = self._session, self._prompts
         if session is None or not prompts:
             return False

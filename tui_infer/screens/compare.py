@@ -1,0 +1,226 @@
+"""The compare view: the same prompt in several columns while they answer, and which of them to keep."""
+
+import asyncio
+from collections.abc import Iterable
+from time import monotonic
+
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.screen import Screen
+from textual.timer import Timer
+
+from tui_infer.compare import Comparison, Job
+from tui_infer.sanitize import one_line
+from tui_infer.state import AppState
+from tui_infer.themes import code_style
+from tui_infer.widgets.bar import Bar, Part, fit
+from tui_infer.widgets.chat.compare_view import CompareView
+from tui_infer.widgets.chat.palette import Palette, palette_of
+
+DRAW_S = 0.12  # between two looks at texts that stream
+COMPARE_S = 0.35  # between two comparisons of them
+SOON_S = 0.001  # a timer cannot wait for no time
+
+HINTS = [
+    ("←→", "column"),
+    ("Enter", "take it, close the others"),
+    ("k", "keep all"),
+    ("Esc", "{escape}"),
+    ("↑↓", "scroll"),
+    ("d", "next difference"),
+    ("n", "new"),
+    ("m", "marks"),
+    ("c", "copy"),
+]
+
+
+class PromptBar(Bar):
+    """The prompt that all columns answer."""
+
+    DEFAULT_CSS = "PromptBar { background: $panel; }"
+
+    def __init__(self, prompt: str) -> None:
+        super().__init__()
+        self._prompt = one_line(prompt, 600)
+
+    def parts(self, width: int) -> list[Part]:
+        title = Part(" compare ", self.ink("primary", bold=True))
+        return [title, Part(fit(self._prompt, width - len(title.text) - 1), self.ink("foreground", 0.85))]
+
+
+class CompareKeys(Bar):
+    """What the keys do here."""
+
+    DEFAULT_CSS = "CompareKeys { background: $footer-background; }"
+    escape = "back"
+
+    def parts(self, width: int) -> list[Part]:
+        key_style, text_style = self.ink("footer-key-foreground", bold=True), self.ink("foreground", 0.7)
+        parts: list[Part] = []
+        used = 0
+        for key, label in HINTS:
+            label = label.format(escape=self.escape)
+            cells = len(key) + len(label) + 3
+            if used + cells > width:
+                break
+            parts += [Part(f" {key}", key_style), Part(f" {label} ", text_style)]
+            used += cells
+        return parts
+
+
+class CompareScreen(Screen[str | None], inherit_bindings=False):
+    """Dismissed with ``take ID``, ``keep ID`` or ``new``; all chats stay as they are until then."""
+
+    CSS_PATH = "compare.tcss"
+    BINDINGS = [
+        Binding("left,shift+tab,h", "column(-1)", "column before", show=False, id="compare-previous"),
+        Binding("right,tab,l", "column(1)", "next column", show=False, id="compare-next"),
+        *[Binding(f"{n},alt+{n}", f"number({n})", f"column {n}", show=False) for n in range(1, 9)],
+        Binding("up", "rows(-1)", "scroll up", show=False),
+        Binding("down", "rows(1)", "scroll down", show=False),
+        Binding("pageup", "page(-1)", "page up", show=False),
+        Binding("pagedown,space", "page(1)", "page down", show=False),
+        Binding("home", "edge(False)", "to the start", show=False),
+        Binding("end", "edge(True)", "to the end", show=False),
+        Binding("d", "difference(1)", "next difference", show=False, id="compare-difference"),
+        Binding("D,u", "difference(-1)", "difference before", show=False),
+        Binding("m", "marks", "marks on or off", show=False, id="compare-marks"),
+        Binding("c", "copy", "copy this answer", show=False, id="compare-copy"),
+        Binding("enter,t", "take", "take this column, close the others", show=False, id="compare-take"),
+        Binding("k", "keep", "keep all", show=False, id="compare-keep"),
+        Binding("n", "new", "compare something else", show=False, id="compare-new"),
+        Binding("escape", "stop", "stop the answers, then back", show=False, id="compare-stop"),
+        Binding("alt+c", "keep", "back to the chats", show=False),
+    ]
+
+    def __init__(self, state: AppState, comparison: Comparison) -> None:
+        super().__init__()
+        self._state = state
+        self._comparison = comparison
+        self._drawn_s = self._compared_s = 0.0
+        self._timer: Timer | None = None
+        self._compare_timer: Timer | None = None
+        self._comparing = False
+        self.view = CompareView(state, comparison, self._palette)
+        self.keys = CompareKeys()
+
+    def compose(self) -> ComposeResult:
+        yield PromptBar(self._comparison.prompt)
+        yield self.view
+        yield self.keys
+
+    def on_mount(self) -> None:
+        self.view.focus()
+        self.app.theme_changed_signal.subscribe(self, lambda _: self.view.update())
+        self._draw()
+
+    def _palette(self) -> Palette:
+        theme = self.app.current_theme
+        variables = tuple(sorted(self.app.theme_variables.items()))
+        return palette_of(theme.name, variables, code_style(theme))
+
+    # --- from the state ----------------------------------------------------------------------------
+
+    def refresh_state(self, changes: Iterable[tuple[str, str]]) -> None:
+        """Draw what changed, soon: texts that stream are drawn a few times a second."""
+        own = self._comparison.labels
+        if not any(session in own or not session for _, session in changes) or not self.is_mounted:
+            return
+        if self._timer is None:
+            delay = max(SOON_S, DRAW_S - (monotonic() - self._drawn_s))
+            self._timer = self.set_timer(delay, self._draw, name="compare")
+
+    def _draw(self) -> None:
+        if self._timer is not None:
+            self._timer.stop()
+        self._timer = None
+        self._drawn_s = monotonic()
+        if not self.view.columns:
+            self.dismiss(None)
+            return
+        self.view.update()
+        escape = "stop" if self._comparison.busy(self._state) else "back, keep all"
+        if escape != self.keys.escape:
+            self.keys.escape = escape
+            self.keys.refresh()
+        self._compare_soon()
+
+    def _compare_soon(self) -> None:
+        """Compare the texts on a thread: at once where nothing was compared lately, else in a moment."""
+        if self._comparing or self._compare_timer is not None or not self._comparison.stale(self._state):
+            return
+        delay = max(SOON_S, COMPARE_S - (monotonic() - self._compared_s))
+        self._compare_timer = self.set_timer(delay, self._start_comparing, name="differences")
+
+    def _start_comparing(self) -> None:
+        """As a worker: the screen takes keys meanwhile."""
+        self._compare_timer = None
+        if jobs := self._comparison.stale(self._state):
+            self._comparing = True
+            self.run_worker(self._compare(jobs), group="differences")
+
+    async def _compare(self, jobs: list[Job]) -> None:
+        try:
+            found = await asyncio.to_thread(lambda: [job.run() for job in jobs])
+        finally:
+            self._comparing = False
+        self._compared_s = monotonic()
+        self._comparison.take_in(jobs, found)
+        self.view.update()
+        self._compare_soon()
+
+    # --- keys --------------------------------------------------------------------------------------
+
+    def action_column(self, step: int) -> None:
+        self.view.choose(self.view.chosen + step)
+
+    def action_number(self, number: int) -> None:
+        if number <= len(self.view.columns):
+            self.view.choose(number - 1)
+
+    def action_rows(self, rows: int) -> None:
+        self.view.scroll_rows(rows)
+
+    def action_page(self, direction: int) -> None:
+        self.view.scroll_rows(direction * max(1, self.view.room - 2))
+
+    def action_edge(self, end: bool) -> None:
+        self.view.to_edge(end=end)
+
+    def action_difference(self, step: int) -> None:
+        if not self.view.next_difference(step):
+            self.notify(f"No difference {'below' if step > 0 else 'above'}", markup=False, timeout=2)
+
+    def action_marks(self) -> None:
+        self.view.marks = not self.view.marks
+        self.view.update()
+
+    def action_copy(self) -> None:
+        session = self.view.current
+        answer = session.last_answer if session is not None else None
+        if session is None or answer is None or not answer.text:
+            self.notify("There is no text to copy yet", markup=False)
+            return
+        self.app.copy_to_clipboard(answer.text)
+        self.notify(f"Answer of {session.letter} copied, {len(answer.text):,} characters", markup=False)
+
+    def action_take(self) -> None:
+        session = self.view.current
+        if session is not None:
+            others = len(self.view.columns) - 1
+            self.app.several.confirm_take(self, session, others)  # type: ignore[attr-defined]
+
+    def action_keep(self) -> None:
+        session = self.view.current
+        self.dismiss(f"keep {session.id}" if session is not None else None)
+
+    def action_new(self) -> None:
+        self.dismiss("new")
+
+    def action_stop(self) -> None:
+        """Stop the answers that stream; when all are over, go back and keep all."""
+        if self._comparison.busy(self._state):
+            self._comparison.stop(self._state)
+            self._draw()
+        else:
+            self.action_keep()
