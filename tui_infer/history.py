@@ -258,15 +258,17 @@ class StepHistory:
             return None
         return Ratio(batch, graph.percentile(50), eager.percentile(50))
 
-    def nearest_ratio(self) -> Ratio | None:
-        """Graph against eager at the newest batch size, else at the nearest one that ran both ways.
+    def nearest_ratio(self, wanted: int = 0) -> Ratio | None:
+        """Graph against eager at ``wanted`` rows, by default those of the newest decode step, else at the
+        nearest number that ran both ways.
 
         Chats come and go: without this a ratio just measured would vanish with the first answer that ends.
         """
         both = {batch for _, batch in self._by_batch if self.ratio(batch)}
         if not both:
             return None
-        return self.ratio(min(both, key=lambda batch: (abs(batch - self.decode_batch), batch)))
+        wanted = wanted or self.decode_batch
+        return self.ratio(min(both, key=lambda batch: (abs(batch - wanted), batch)))
 
 
 def decode_rows(record: StepRecord) -> int:

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from textual.pilot import Pilot
 
-from engine.records import BlockCounts, PassedOver
+from engine.records import BlockCounts, PassedOver, StepTimes
 from tests.app.inspector_app import InspectorApp
 from tests.app.simulation import GRAPH_SIZES, Simulation, loading_view
 from tui_infer.history import decode_rows
@@ -17,6 +17,7 @@ from tui_infer.nvml import GpuReading
 from tui_infer.widgets.inspector import inspector as inspector_module
 from tui_infer.widgets.inspector.lines import milliseconds
 from tui_infer.widgets.inspector.panel import Panel
+from tui_infer.widgets.inspector.step import StepPanel
 from tui_infer.widgets.inspector.view import InspectorView
 
 
@@ -175,6 +176,98 @@ async def test_the_ratio_appears_when_both_modes_were_measured() -> None:
         await show(app, pilot, simulation.view())
         title = panel(app, "step")[0]
         assert f"{ratio.speedup:.1f}× as fast as eager at batch {ratio.batch}" in title
+
+
+async def test_a_ratio_of_another_batch_size_than_the_steps_says_so() -> None:
+    simulation = Simulation(chats=0)
+    simulation.submit(0, 20, 60)
+    simulation.run(20)
+    simulation.mode = "eager"
+    simulation.run(20)
+    one = simulation.history.ratio(1)
+    assert one is not None
+    simulation.submit(1, 20, 60)
+    simulation.run(3)
+    async with shown(simulation.view(), size=(70, 45)) as (app, pilot):
+        said = f"batch 1, not 2: graph {one.speedup:.1f}× as fast as eager"
+        assert said in panel(app, "step")[0]
+        step = app.query_one(StepPanel)
+        step.focus()
+        await pilot.press("comma")
+        await pilot.pause()
+        assert said in panel(app, "step")[0]
+        step.cursor = 10  # a step of one row: now it is the ratio of that step
+        step.redraw()
+        assert f"graph {one.speedup:.1f}× as fast as eager at batch 1" in panel(app, "step")[0]
+
+
+@pytest.mark.parametrize("size", [(60, 45), (80, 60), (44, 20)])
+async def test_a_mixed_step_behind_a_graph_says_that_its_prefill_ran_eager(size: tuple[int, int]) -> None:
+    simulation = Simulation(chats=0)
+    simulation.submit(0, 20, 60)
+    simulation.run(5)
+    simulation.submit(1, 20, 60)
+    simulation.run(1)
+    record = simulation.history.latest
+    assert record is not None
+    assert (record.kind, record.graph_size) == ("mixed", 1)
+    async with shown(simulation.view(), size=size) as (app, pilot):
+        assert "→ graph 1 + eager prefill 28 t" in panel(app, "batch")[1]
+        app.inspector.enlarge("step")
+        await pilot.pause()
+        assert size[0] < 60 or "mixed graph 1 + eager prefill" in "\n".join(panel(app, "step"))
+        await pilot.press("comma")
+        assert f"step {record.index} mixed graph 1 + eager prefill" in "\n".join(panel(app, "step"))
+
+
+@pytest.mark.parametrize("size", [(56, 45), (60, 26)])
+async def test_every_mark_of_the_chart_is_in_its_legend(size: tuple[int, int]) -> None:
+    simulation = on_gpu(60)
+    simulation.mode = "eager"
+    simulation.run(40)
+    latest = simulation.history.latest
+    assert latest is not None
+    simulation.history.append(
+        msgspec.structs.replace(latest, index=latest.index + 1, ms=StepTimes(900.0, 0.1, 899.0, None, 0.1))
+    )
+    async with shown(simulation.view(), size=size) as (app, _):
+        text = panel(app, "step")
+        legend = next(line for line in text if " graph  " in line and " eager" in line)
+        chart = "".join(line for line in text if "┤" in line or "│" in line[:7])
+        assert "█ graph" in legend
+        assert "░▒▓ eager" in legend
+        assert ("▲ off scale" in legend) == ("▲" in chart)
+    assert size[1] < 45 or "▲" in chart
+
+
+async def test_without_a_spike_above_the_axis_the_legend_does_not_speak_of_one() -> None:
+    async with shown(on_gpu(3).view(), size=(60, 45)) as (app, _):
+        text = "\n".join(panel(app, "step"))
+        assert "▲" not in text
+
+
+async def test_the_batch_panel_says_how_many_eager_reasons_it_has_no_room_for() -> None:
+    simulation = on_gpu(50)
+    record = simulation.history.latest
+    assert record is not None
+    for reason in ("batch 40 is larger than the largest graph, 32", "eager mode was chosen"):
+        eager = msgspec.structs.replace(record, mode="eager", graph_size=None, reason=reason)
+        simulation.history.append(eager)
+    async with shown(simulation.view(), size=(60, 45)) as (app, pilot):
+        lines = panel(app, "batch")
+        assert "eager: eager mode was chosen" in lines[-1]
+        assert "Batch ─ 2 more eager reasons: z" in lines[0]
+        app.inspector.focus_panel("batch")
+        await pilot.press("z")
+        await pilot.pause()
+        text = panel(app, "batch")
+        assert "more eager reason" not in text[0]
+        for reason in simulation.history.eager_reasons:
+            assert reason in "\n".join(text)
+    simulation = on_gpu(50)
+    async with shown(simulation.view(), size=(60, 45)) as (app, _):
+        assert len(simulation.history.eager_reasons) == 1
+        assert "more eager reason" not in panel(app, "batch")[0]
 
 
 async def test_the_kv_title_counts_what_the_engine_counts_at_every_step() -> None:

@@ -17,7 +17,14 @@ from tui_infer.mirror import BlockMirror, BlockState
 from tui_infer.themes import load_themes
 from tui_infer.widgets.inspector.batch import short_count, wasted_rows
 from tui_infer.widgets.inspector.cells import CellGrid, fitting_scale
-from tui_infer.widgets.inspector.chart import decode_chart, nice_ceiling, prefill_lane, scale_of
+from tui_infer.widgets.inspector.chart import (
+    chart_notes,
+    decode_chart,
+    flat_chart,
+    nice_ceiling,
+    prefill_lane,
+    scale_of,
+)
 from tui_infer.widgets.inspector.frame import NO_GLOW, Frame, activity_of
 from tui_infer.widgets.inspector.ink import FILL_LEVELS, Ink
 from tui_infer.widgets.inspector.lines import (
@@ -200,6 +207,18 @@ def test_graph_and_eager_have_different_marks_and_prefill_its_own_lane() -> None
     assert bottom[10] == " "
     lane = text_of(prefill_lane(columns, 25, INK))
     assert lane.endswith("          █")
+
+
+def test_in_one_row_eager_steps_are_hatched_too_and_the_legend_names_what_is_there() -> None:
+    records = [make(index, ms=3.0, graph=1) for index in range(4)]
+    columns = filled([*records, *(make(index, ms=3.0) for index in range(4, 8))], 20, single=True).last(20)
+    marks = text_of(flat_chart(columns, INK))
+    assert len(marks) == 8
+    assert set(marks[:4]).isdisjoint("░▒▓")
+    assert set(marks[4:]) <= set("░▒▓")
+    legend = [text_of(group) for group in chart_notes(columns, 1, INK, flat=True)]
+    assert legend[:2] == ["█ graph", "░▒▓ eager"]
+    assert not any("▲" in group or "│" in group for group in legend)
 
 
 def test_columns_grown_step_by_step_equal_columns_made_at_once() -> None:

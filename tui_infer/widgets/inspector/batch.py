@@ -12,6 +12,7 @@ from tui_infer.widgets.inspector.lines import (
     joined,
     sparkline,
     spread,
+    width_of,
     wrap_words,
 )
 from tui_infer.widgets.inspector.panel import Panel
@@ -22,6 +23,18 @@ _GAUGE_MOST_ROWS = 64
 
 class BatchPanel(Panel):
     NAME = "Batch"
+
+    def __init__(self, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._told: set[str] = set()  # reasons of eager steps that the rows name
+
+    def caption(self, frame: Frame, width: int) -> Line:
+        """How many other reasons of eager steps there were, and the key that makes room for them."""
+        others = len(self._told and frame.view.history.eager_reasons.keys() - self._told)
+        if not others:
+            return []
+        more = f"{others} more eager reason{'s' if others > 1 else ''}: "
+        return [(more, frame.ink.dim), ("z", frame.ink.text)]
 
     def headline(self, frame: Frame, width: int) -> Line:
         ink, status = frame.ink, frame.view.status
@@ -39,6 +52,7 @@ class BatchPanel(Panel):
         return [("● " if frame.activity == "live" else "○ ", ink.mode(mode)), (mode, ink.mode(mode))]
 
     def body(self, frame: Frame, width: int, height: int) -> list[Line]:
+        self._told.clear()
         if frame.view.status is None:
             return [[(frame.waiting_text, frame.ink.dim)]]
         if frame.view.status.graph_sizes:
@@ -62,6 +76,7 @@ class BatchPanel(Panel):
         title = f"{sum(reasons.values()):,} eager steps, by reason"
         lines: list[Line] = [[], [(title, ink.dim)]]
         for reason, count in reasons.most_common(room - 2):
+            self._told.add(reason)
             lines.append(fit([(f"{count:>9,}  ", ink.text), (one_line(reason, 300), ink.eager)], width))
         return lines
 
@@ -76,6 +91,8 @@ class BatchPanel(Panel):
         wanted = ["sizes", *(["last"] if frame.view.mode == "eager" else []), "hits"]
         wanted += [*(["failed"] if failed else []), *(["past"] if record else []), "last"]
         shown = list(dict.fromkeys(wanted))[: max(0, height - 2)]
+        if "last" not in shown:
+            self._told.clear()
         lines = [
             self._summary(frame, record, width, reason="last" not in shown),
             self._gauge(frame, record, width),
@@ -104,9 +121,12 @@ class BatchPanel(Panel):
                 left += [arrow, ("eager", ink.eager)]
                 if reason and record.reason:
                     left.append((f": {record.reason}", ink.dim))
+                    self._told.add(record.reason)
         if record.prefill_tokens or record.kind == "prefill":
             joint = (" + ", ink.faint) if decode_rows(record) else arrow
-            left += [joint, (f"prefill {counted(record.prefill_tokens, 'token')}", ink.prefill)]
+            # Beside a graph, which is of the decode rows alone, it has to be said.
+            prefill = "prefill" if record.graph_size is None else "eager prefill"
+            left += [joint, (f"{prefill} {counted(record.prefill_tokens, 'token')}", ink.prefill)]
         notes: list[Line] = []
         if record.waiting:
             notes.append([(f"{record.waiting} waiting", ink.warn)])
@@ -201,6 +221,7 @@ class BatchPanel(Panel):
             reason = frame.view.mode_reason
         if not reason:
             return []
+        self._told.add(reason)
         times = history.eager_reasons.get(reason, 0)
         suffix = f"  {times:,}×" if times else ""
         label = "eager: "
@@ -218,11 +239,14 @@ class BatchPanel(Panel):
         ink, reasons = frame.ink, frame.view.history.eager_reasons
         if not reasons:
             return [("eager  ", ink.dim), ("no step yet", ink.faint)]
-        groups: list[Line] = [
-            [(short_count(count), ink.text), (f" {reason}", ink.dim)]
-            for reason, count in reasons.most_common(3)
-        ]
-        return [("eager  ", ink.dim), *joined(groups, ("  ", ink.dim), width - 7)]
+        line: Line = []
+        for reason, count in reasons.most_common():
+            group: Line = [(short_count(count), ink.text), (f" {reason}", ink.dim)]
+            if line and width_of(line) + width_of(group) + 2 > width - 7:
+                break
+            line += [("  ", ink.dim), *group] if line else group
+            self._told.add(reason)
+        return fit([("eager  ", ink.dim), *line], width)
 
     def _past(self, frame: Frame, width: int) -> Line:
         """Active rows over time, on the same columns as the chart of steps."""

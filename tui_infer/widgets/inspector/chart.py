@@ -10,7 +10,8 @@ from tui_infer.widgets.inspector.lines import EIGHTHS_UP, Line, milliseconds, sp
 from tui_infer.widgets.inspector.series import Column
 
 AXIS_WIDTH = 5
-_SHADES_UP = " ░▒▓"
+HATCHING = "░▒▓"  # of eager steps, in the legend
+_SHADES_UP = f" {HATCHING}"
 _NICE = (1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10)
 
 
@@ -109,6 +110,20 @@ def _mark(column: Column, row: int, height: int, top: float, ink: Ink) -> tuple[
     return ("╷" if spike > 0.15 else " "), ink.shade(style, 60)
 
 
+def flat_chart(columns: Sequence[Column], ink: Ink, cursor: int | None = None) -> Line:
+    """The chart in one row, one character a column: eighths for graph steps, hatching for eager ones."""
+    top = scale_of(columns)
+    line: Line = []
+    for column in columns:
+        mark = sparkline([column.mean_ms], top)
+        if column.mode == "eager" and column.decode_steps:
+            level = round(column.mean_ms / top * len(HATCHING))
+            mark = _SHADES_UP[max(1, min(len(HATCHING), level))]
+        style = ink.strong if column.number == cursor else ink.shade(ink.mode(column.mode), 70)
+        line.append((mark, style))
+    return line
+
+
 def prefill_lane(columns: Sequence[Column], width: int, ink: Ink, cursor: int | None = None) -> Line:
     """One row: the slowest step with prefill in each column, on a scale of its own."""
     room = max(1, width - AXIS_WIDTH)
@@ -124,19 +139,24 @@ def prefill_lane(columns: Sequence[Column], width: int, ink: Ink, cursor: int | 
     return [*line, (marks[:place], ink.prefill), (at, ink.strong), (marks[place + 1 :], ink.prefill)]
 
 
-def chart_notes(columns: Sequence[Column], steps_per_column: int, ink: Ink) -> list[Line]:
-    """The legend in groups, most important first."""
+def chart_notes(
+    columns: Sequence[Column], steps_per_column: int, ink: Ink, *, flat: bool = False
+) -> list[Line]:
+    """The legend in groups, most important first; ``flat`` is for the chart in one row, without spikes."""
     groups: list[Line] = []
     modes = {column.mode for column in columns if column.decode_steps}
     if "graph" in modes:
         groups.append([("█", ink.graph), (" graph", ink.dim)])
     if "eager" in modes:
-        groups.append([("▒", ink.eager), (" eager", ink.dim)])
+        groups.append([(HATCHING, ink.eager), (" eager", ink.dim)])
+    slowest = max([column.slowest_ms for column in columns], default=0.0)
+    if not flat and slowest > scale_of(columns):
+        groups.append([("▲", ink.error), (" off scale", ink.dim)])
     prefill = max([column.prefill_ms for column in columns], default=0.0)
     if prefill:
         groups.append([("▆", ink.prefill), (f" prefill ≤ {milliseconds(prefill)} ms", ink.dim)])
-    slowest = max([column.slowest_ms for column in columns], default=0.0)
     if slowest:
-        groups.append([("│", ink.dim), (f" slowest here {milliseconds(slowest)} ms", ink.dim)])
+        spike: Line = [] if flat else [("│ ", ink.dim)]
+        groups.append([*spike, (f"slowest {milliseconds(slowest)} ms", ink.dim)])
     groups.append([(f"1 column = {steps_per_column} step{'s' if steps_per_column > 1 else ''}", ink.faint)])
     return groups

@@ -5,14 +5,14 @@ from typing import ClassVar
 from textual.geometry import Region
 from textual.message import Message
 from textual.strip import Strip
-from textual.widget import Widget
 
 from tui_infer.landmarks import Landmark
+from tui_infer.widgets.direct import DirectLines
 from tui_infer.widgets.inspector.frame import Frame
 from tui_infer.widgets.inspector.lines import Line, fit, to_strip, width_of
 
 
-class Panel(Widget):
+class Panel(DirectLines):
     """Base of the panels. Neighbours share their border: each draws the rule above itself.
 
     ``opens`` and ``closes`` say whether the panel is the first or the last of its column, and so which
@@ -93,11 +93,11 @@ class Panel(Widget):
         ink = frame.ink
         inner = width - 4
         rows = height - 1 - self.closes
-        strips = [to_strip(self._rule(frame, width), width)]
+        lines = self.body(frame, inner, rows)[:rows] if rows > 0 else []
+        strips = [to_strip(self._rule(frame, width), width)]  # after the body: it may name what found no room
         if rows > 0:
             edge = ink.title if self.has_focus else ink.rule
             left, right = ("│ ", edge), (" │", edge)
-            lines = self.body(frame, inner, rows)[:rows]
             frame_of = (width, edge)
             made: dict[int, tuple[Line, object, Strip]] = {}
             for line in lines + [[] for _ in range(rows - len(lines))]:

@@ -66,6 +66,8 @@ def _what(frame: Frame, record: StepRecord, width: int) -> list[Line]:
         line.append((f" graph {record.graph_size}", ink.graph))
         if record.graph_size > rows:
             line.append((f" for {counted(rows, 'row')}", ink.dim))
+        if record.kind == "mixed":  # the graph is of the decode batch alone
+            line += [(" + ", ink.faint), ("eager prefill", ink.prefill)]
     else:
         line.append((" eager", ink.eager))
         why = one_line(record.reason, 300)

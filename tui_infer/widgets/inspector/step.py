@@ -6,9 +6,9 @@ from textual.binding import Binding
 from textual.renderables.digits import DIGITS, DIGITS3X3_BOLD
 
 from engine.records import StepRecord
-from tui_infer.history import decode_rows
+from tui_infer.history import Ratio, decode_rows
 from tui_infer.landmarks import Landmark, next_landmark, none_left
-from tui_infer.widgets.inspector.chart import AXIS_WIDTH, chart_notes, decode_chart, prefill_lane, scale_of
+from tui_infer.widgets.inspector.chart import AXIS_WIDTH, chart_notes, decode_chart, flat_chart, prefill_lane
 from tui_infer.widgets.inspector.frame import Frame
 from tui_infer.widgets.inspector.lines import (
     Line,
@@ -17,7 +17,6 @@ from tui_infer.widgets.inspector.lines import (
     joined,
     milliseconds,
     rate,
-    sparkline,
     spread,
     stacked,
     width_of,
@@ -128,15 +127,28 @@ class StepPanel(Panel):
         if 0 < event.y < self.size.height - 1 and 0 <= place < len(self._columns):
             self._put(self._columns[place].peak_step)
 
+    def _ratio(self, frame: Frame) -> tuple[Ratio | None, int]:
+        """Graph against eager at the batch size of the step that is shown, or at the nearest one that was
+        measured; and that step's size, where it is another one, else 0.
+        """
+        history, record = frame.view.history, frame.latest
+        if record is not None and self.cursor is not None:
+            record = record_at(history, self.cursor)
+        rows = (decode_rows(record) if record is not None else 0) or history.decode_batch
+        ratio = history.nearest_ratio(rows)
+        return ratio, 0 if ratio is None or ratio.batch == rows else rows
+
     def headline(self, frame: Frame, width: int) -> Line:
-        """Graph against eager at the batch size of the newest decode steps, once both were measured."""
-        ratio = frame.view.history.nearest_ratio()
+        """Graph against eager, once both were measured; it says so where that was at another batch size."""
+        ratio, other = self._ratio(frame)
         if ratio is None:
             return []
         ink = frame.ink
-        speed: Line = [("graph ", ink.dim), (f"{ratio.speedup:.1f}×", ink.graph)]
-        long: Line = [*speed, (f" as fast as eager at batch {ratio.batch}", ink.dim)]
-        short: Line = [speed[1], (f" eager at batch {ratio.batch}", ink.dim)]
+        where: Line = [(f"batch {ratio.batch}, not {other}: ", ink.dim)] if other else []
+        size = "" if other else f" at batch {ratio.batch}"
+        speed = (f"{ratio.speedup:.1f}×", ink.graph)
+        long: Line = [*where, ("graph ", ink.dim), speed, (f" as fast as eager{size}", ink.dim)]
+        short: Line = [*where, speed, (f" eager{size}", ink.dim)]
         return long if width_of(long) <= width - len(self.NAME) - 5 else short
 
     def body(self, frame: Frame, width: int, height: int) -> list[Line]:
@@ -194,6 +206,8 @@ class StepPanel(Panel):
         ]
         if record.graph_size is not None:
             line += [(" ", ink.dim), (f"graph {record.graph_size}", ink.graph)]
+            if record.kind == "mixed":
+                line += [(" + ", ink.faint), ("eager prefill", ink.prefill)]
         elif decode_rows(record):
             line += [(" ", ink.dim), ("eager", ink.eager)]
         return line
@@ -216,12 +230,12 @@ class StepPanel(Panel):
 
     def _compared(self, frame: Frame) -> Line:
         ink = frame.ink
-        ratio = frame.view.history.nearest_ratio()
+        ratio, other = self._ratio(frame)
         if ratio is None:
             dropped = frame.view.history.dropped
             return [(f"{dropped:,} steps not received", ink.warn)] if dropped else []
         return [
-            ("median graph ", ink.dim),
+            (f"batch {ratio.batch} median graph " if other else "median graph ", ink.dim),
             (milliseconds(ratio.graph_ms), ink.graph),
             (" eager ", ink.dim),
             (milliseconds(ratio.eager_ms), ink.eager),
@@ -237,17 +251,11 @@ class StepPanel(Panel):
         columns = series.last(width if room < 3 else max(1, width - AXIS_WIDTH))
         self._columns, self._chart_end = columns, 2 + width
         cursor = None if self.cursor is None else self.cursor // series.steps_per_column
-        notes = joined(chart_notes(columns, series.steps_per_column, ink), ("  ", ink.dim), width)
+        legend = chart_notes(columns, series.steps_per_column, ink, flat=room < 3)
+        notes = joined(legend, ("  ", ink.dim), width)
         if room < 3:
-            top = scale_of(columns)
-            marks: Line = [
-                (
-                    sparkline([column.mean_ms], top),
-                    ink.strong if column.number == cursor else ink.shade(ink.mode(column.mode), 70),
-                )
-                for column in columns
-            ]
-            return [[(" " * (width - len(columns)), ink.dim), *marks], notes][:room]
+            pad = " " * (width - len(columns))
+            return [[(pad, ink.dim), *flat_chart(columns, ink, cursor)], notes][:room]
         if room < 5:
             return [*decode_chart(columns, width, room - 1, ink, cursor), notes]
         lane = prefill_lane(columns, width, ink, cursor)
