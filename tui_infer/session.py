@@ -1,7 +1,7 @@
 """One chat as plain data: what was said, as text and as token ids, and where its answer stands."""
 
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -114,6 +114,7 @@ class SessionState:
     editing: int | None = None  # the prompt, among the turns, in whose place the draft goes
     edit_stash: str = ""  # the draft from before
     begun: int = 0  # tokens that the answer under way had when it was told to go on
+    reread: bool = False  # the token ids mean nothing any more once the answer under way has ended
 
     @property
     def busy(self) -> bool:
@@ -198,8 +199,8 @@ class SessionState:
     def forget_tokens(self) -> None:
         """The token ids mean nothing any more: the next request renders the texts again."""
         self.history_ids = []
-        for turn in _all_turns(self.turns):
-            turn.asked = turn.end = None
+        self.reread = False
+        _forget_places(self.turns)
 
     def receive(self, text: str, token_ids: list[int], now_s: float, *, by_hand: bool = False) -> None:
         """Add a delta to the open answer; ``now_s`` is monotonic and stands still while the engine is paused.
@@ -226,6 +227,8 @@ class SessionState:
         turn.close(status, note)
         self.history_ids.extend(turn.token_ids)
         turn.end = len(self.history_ids) if turn.asked is not None else None
+        if self.reread:
+            self.forget_tokens()
         outcome: dict[TurnStatus, SessionStatus] = {"cancelled": "cancelled", "error": "error"}
         self.status = outcome.get(status, "idle")
         self.queue_paused = bool(self.queue) and (self.queue_paused or status != "done")
@@ -267,12 +270,13 @@ def _joined(first: TurnStats | None, more: TurnStats, begun: int) -> TurnStats:
     )
 
 
-def _all_turns(turns: Iterable[Turn]) -> Iterator[Turn]:
-    """These turns and those of all their other versions."""
+def _forget_places(turns: Iterable[Turn]) -> None:
+    """Of these turns and of all their other versions."""
     for turn in turns:
-        yield turn
+        turn.asked = turn.end = None
         for tail in turn.others:
-            yield from _all_turns(tail.turns)
+            tail.ids, tail.base = [], None
+            _forget_places(tail.turns)
 
 
 def letter_of(index: int) -> str:

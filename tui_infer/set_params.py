@@ -37,11 +37,26 @@ def changed(params: SamplingParams, words: Sequence[str]) -> SamplingParams | st
         try:
             values[name] = _value(name, text)
         except (msgspec.ValidationError, ValueError):
-            return f"{name}={one_line(text, 40)} is not understood."
+            return f"{name}={one_line(text, 40)} is not understood{wanted(name)}."
     try:
         return msgspec.structs.replace(params, **values)
     except RequestError as error:
         return str(error)
+
+
+def wanted(name: str) -> str:
+    """What a parameter takes, to be put behind a complaint: ``; it must be from 0 to 100``."""
+    if name in ("stop", "ignore_eos"):
+        return "; it is true or false" if name == "ignore_eos" else ""
+    if name == "stop_token_ids":
+        return "; it takes numbers with commas between them"
+    number = float if _TYPES[name] is float else int
+    try:
+        SamplingParams(**{name: number(-1e9)})  # far out of every range
+    except RequestError as error:
+        whole = " a whole number" if number is int else ""
+        return f"; it must be{whole} {error.message.rpartition('must be ')[2].rstrip('.')}"
+    return ""
 
 
 def _value(name: str, text: str) -> object:
