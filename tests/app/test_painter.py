@@ -1,4 +1,6 @@
-"""Partial redraws leave on the terminal what a full redraw would put there."""
+"""Partial redraws leave on the terminal what a full redraw would put there, and lines that widgets hand out
+themselves are those that Textual would make of them.
+"""
 
 from collections.abc import Iterable
 
@@ -15,6 +17,7 @@ from tests.waiting import wait_until
 from tui_infer.app import TuiInferApp
 from tui_infer.config import Settings
 from tui_infer.widgets.chat.wrap import graphemes
+from tui_infer.widgets.direct import DirectLines
 from tui_infer.widgets.painter import PlacedUpdate
 
 ANSWER = (
@@ -85,6 +88,11 @@ async def same(app: TuiInferApp, pilot: Pilot[int], terminal: Terminal, what: st
     await wait_until(lambda: not (app.main._dirty_widgets or app.main._repaint_required), what=what)
     await pilot.pause(0.05)
     assert terminal.differences() == [], what
+    for widget in app.main.query(DirectLines):
+        if widget.size.area:
+            theirs = widget._styles_cache.render_widget(widget, widget.size.region)
+            ours = widget.render_lines(widget.size.region)
+            assert [*map(cells_of, ours)] == [*map(cells_of, theirs)], f"{widget!r} {what}"
 
 
 async def test_partial_redraws_leave_the_screen_as_a_full_one_would() -> None:

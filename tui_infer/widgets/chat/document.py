@@ -28,10 +28,13 @@ class Look:
 
 @dataclass(slots=True)
 class _TurnView:
-    """One turn's strips. For an answer, ``settled`` counts the strips of finished blocks."""
+    """One turn's strips, and the lines that they were made of. For an answer, ``settled`` counts those of
+    finished blocks.
+    """
 
     markdown: MarkdownText = field(default_factory=MarkdownText)
     strips: list[Strip] = field(default_factory=list)
+    lines: list[Line] = field(default_factory=list)
     version: int = -1
     settled: int = 0
     settled_blocks: int = 0
@@ -59,7 +62,7 @@ class ChatDocument:
             for view in self._views:
                 view.version = -1
                 view.settled = view.settled_blocks = 0
-                view.strips = []
+                view.strips, view.lines = [], []
             self._look = look
         del self._views[len(turns) :]
         changed: int | None = None
@@ -129,24 +132,38 @@ def _render_answer(view: _TurnView, turn: Turn, look: Look) -> int:
     finished, tail = view.markdown.finished, view.markdown.tail
     if len(finished) < view.settled_blocks:
         view.settled = view.settled_blocks = 0
-    kept = view.settled
-    strips = view.strips[:kept]
+    lines = view.lines[: view.settled]
     for block in finished[view.settled_blocks :]:
-        strips += _block_strips(block, look, first=not strips)
-    view.settled, view.settled_blocks = len(strips), len(finished)
+        lines += _block_lines(block, look, first=not lines)
+    settled, view.settled_blocks = len(lines), len(finished)
     for block in tail:
-        strips += _block_strips(block, look, first=not strips)
+        lines += _block_lines(block, look, first=not lines)
     for line in _footer(turn, look.palette, look.width - 3):
-        strips += [_strip([(_INDENT, look.palette.base), *part], look) for part in wrap(line, look.width - 3)]
-    strips.append(_strip([], look))
-    view.strips = strips
-    return kept
+        lines += [[(_INDENT, look.palette.base), *part] for part in wrap(line, look.width - 3)]
+    lines.append([])
+    changed = _restrip(view, lines, look)
+    view.settled = settled
+    return changed
 
 
-def _block_strips(block: Block, look: Look, *, first: bool) -> list[Strip]:
+def _restrip(view: _TurnView, lines: list[Line], look: Look) -> int:
+    """Make strips of the lines that are others than before, and keep the rest; the first that changed."""
+    before, strips = view.lines, view.strips
+    first: int | None = None
+    for number in range(view.settled, len(lines)):
+        if number < len(before) and before[number] == lines[number]:
+            continue
+        first = number if first is None else first
+        strips[number : number + 1] = [_strip(lines[number], look)]
+    del strips[len(lines) :]
+    view.lines = lines
+    return min(len(before), len(lines)) if first is None else first
+
+
+def _block_lines(block: Block, look: Look, *, first: bool) -> list[Line]:
     inner = block.lines(look.width - len(_INDENT) - 1, look.palette)
-    strips = [] if first else [_strip([], look)]
-    return strips + [_strip([(_INDENT, look.palette.base), *line], look) for line in inner]
+    lines: list[Line] = [] if first else [[]]
+    return lines + [[(_INDENT, look.palette.base), *line] for line in inner]
 
 
 def _footer(turn: Turn, palette: Palette, width: int) -> list[Line]:

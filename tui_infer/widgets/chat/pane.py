@@ -1,12 +1,16 @@
 """One pane: a chat's transcript, its prompt, and a frame that says which chat it is and how it goes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from time import monotonic
+from typing import Self
 
 from rich.text import Text
 from textual import events
 from textual.app import ComposeResult
 from textual.containers import Vertical
+from textual.css.types import EdgeType
+from textual.geometry import Region
 from textual.message import Message
 
 from tui_infer.session import SessionState, Turn
@@ -72,8 +76,8 @@ class Pane(Vertical):
         self.update_frame(focused=self.has_class("-current"))
 
     def update_frame(self, *, focused: bool, soon: bool = False) -> None:
-        """Title, numbers and border, from the state. With ``soon``, at most four times a second: each change
-        of a border draws the whole pane again.
+        """Title, numbers and border, from the state. With ``soon``, at most four times a second: numbers
+        that change faster cannot be read.
         """
         session = self.session
         if session is None or (soon and monotonic() - self._framed_s < FRAME_PERIOD_S):
@@ -82,8 +86,7 @@ class Pane(Vertical):
         self.set_class(focused, "-current")
         bright = focused or self.receives
         edge = self._color if bright else self.app.theme_variables.get("border-blurred", "#444444")
-        self.styles.border = ("double" if self.receives else "round", edge)
-        self.prompt.styles.border_left = ("outer", edge)
+        self._set_edge("double" if self.receives else "round", edge)
         text = self.app.theme_variables.get("foreground", "#cccccc")
         title = _title(
             session, self._color, f"bold {text}" if focused else text, max(4, self.size.width - 12)
@@ -92,18 +95,44 @@ class Pane(Vertical):
             title = Text.assemble((TO_ALL, f"bold {self._color}"), title)
         if title != self._shown_title:
             self._shown_title = title
-            self.border_title = title
+            with self._drawing_row(0):
+                self.border_title = title
         held = self.engine_stopped and session.status == "queued"
         doing = self.then or ("sent after a restart" if held else _numbers(session))
         numbers = Text(doing, style=f"bold {self._color}" if session.busy else text)
         if numbers.plain != self._shown_numbers:
             self._shown_numbers = numbers.plain
-            self.border_subtitle = numbers
+            with self._drawing_row(self.outer_size.height - 1):
+                self.border_subtitle = numbers
+
+    def _set_edge(self, kind: EdgeType, color: str) -> None:
+        if (kind, color) != self._shown_edge:
+            self._shown_edge = (kind, color)
+            self.styles.border = (kind, color)
+            self.prompt.styles.border_left = ("outer", color)
+
+    @contextmanager
+    def _drawing_row(self, y: int) -> Iterator[None]:
+        """A label of the border draws its own row again; by itself it would have the whole pane drawn."""
+        self._row = y
+        try:
+            yield
+        finally:
+            self._row = None
+
+    def refresh(
+        self, *regions: Region, repaint: bool = True, layout: bool = False, recompose: bool = False
+    ) -> Self:
+        if self._row is not None and not regions:
+            regions = (Region(-1, self._row - 1, self.outer_size.width, 1),)  # counted from inside the border
+        return super().refresh(*regions, repaint=repaint, layout=layout, recompose=recompose)
 
     engine_stopped = False
     receives = False  # what is typed in any of the shown prompts goes here too
     then = ""  # what is said of the past that is shown
     _framed_s = 0.0
+    _row: int | None = None
+    _shown_edge: tuple[str, str] = ("", "")
     _shown_title: Text | None = None
     _shown_numbers = ""
 

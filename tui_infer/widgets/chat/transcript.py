@@ -16,6 +16,7 @@ from tui_infer.session import SessionState, Turn
 from tui_infer.widgets.chat.document import ChatDocument, Look
 from tui_infer.widgets.chat.palette import Palette
 from tui_infer.widgets.chat.spot import Spans, find_spans, marked
+from tui_infer.widgets.direct import DirectLines
 
 NEW_TEXT = " ↓ new text below "
 NEAR_END = 2  # rows from the end within which scrolling down follows again
@@ -25,7 +26,7 @@ RESIZE_REST_S = 0.12
 MARKED_S = 4.0
 
 
-class Transcript(ScrollView, can_focus=False):
+class Transcript(DirectLines, ScrollView, can_focus=False):
     """Shows a ``ChatDocument``. It has no text of its own: ``bind`` points it to a chat, ``update`` draws
     what is new.
     """
@@ -147,7 +148,9 @@ class Transcript(ScrollView, can_focus=False):
     # --- the reader's place ------------------------------------------------------------------------
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
-        super().watch_scroll_y(old_value, new_value)
+        # Not ScrollView's: the bar that it moves has no cells, and its redraw would lay out the screen anew.
+        if round(old_value) != round(new_value):
+            self.refresh(self.size.region)
         self._document.scroll_y = round(new_value)
         if new_value >= old_value:
             self._follow_near_end()

@@ -35,6 +35,9 @@ class Panel(DirectLines):
             self.what = what
             self.by = by
 
+    class HintsChanged(Message):
+        """The panel's keys mean something else now."""
+
     can_focus = True
     HINTS: ClassVar[tuple[tuple[str, str], ...]] = ()
 
@@ -50,6 +53,11 @@ class Panel(DirectLines):
         self._strips: list[Strip] = []
         self._made: dict[int, tuple[Line, object, Strip]] = {}  # body lines of before with their strips
         self._frame: Frame | None = None
+
+    @property
+    def hints(self) -> tuple[tuple[str, str], ...]:
+        """Keys and what they do now."""
+        return self.HINTS
 
     # --- for subclasses ------------------------------------------------------------------------
 
