@@ -110,6 +110,17 @@ class Workspace:
             self._changed("sessions", session.id)
         return session
 
+    def open_stored(self, session: SessionState) -> None:
+        """Take in a chat of the store, under an id of this run; its letter stays where no open chat has it."""
+        self._created += 1
+        session.id = f"chat-{self._created}"
+        used = {other.letter for other in self.sessions.values()}
+        if not session.letter or session.letter in used:
+            index = first_free(used)
+            session.letter, session.color = letter_of(index), index % PALETTE_SIZE
+        self.sessions[session.id] = session
+        self._changed("sessions", session.id)
+
     def focus(self, session_id: str) -> None:
         """Make a chat the focused one; if no pane shows it, it takes the pane of the one before."""
         session = self.sessions.get(session_id)
@@ -132,7 +143,7 @@ class Workspace:
             self.focus(order[number - 1])
 
     def close_session(self, session_id: str) -> None:
-        """Delete a chat; its answer is cancelled and later events of it are ignored. One chat remains."""
+        """Close a chat; its answer is cancelled and later events of it are ignored. One chat remains."""
         if session_id not in self.sessions:
             return
         self.cancel(session_id)
@@ -147,6 +158,23 @@ class Workspace:
             neighbours = [other for other in order[position + 1 :] + order[:position][::-1] if other in rest]
             self.focus(neighbours[0] if neighbours else rest[0])
         self._changed("sessions")
+
+    def start_over(self, session_id: str) -> SessionState:
+        """Put an empty chat, with the same letter and parameters, in the place of one, which is closed."""
+        old = self.sessions[session_id]
+        self.cancel(session_id)
+        new = self.new_session(focus=False)
+        new.letter, new.color, new.params, new.system = old.letter, old.color, old.params, old.system
+        del self.sessions[new.id]
+        self.sessions = {
+            (new.id if chat == session_id else chat): (new if chat == session_id else session)
+            for chat, session in self.sessions.items()
+        }
+        self.layout.slots = [new.id if slot == session_id else slot for slot in self.layout.slots]
+        if self.focused == session_id:
+            self.focus(new.id)
+        self._changed("sessions")
+        return new
 
     def replace_sessions(self, sessions: dict[str, SessionState]) -> None:
         """Other chats, in their order, in place of those that are there; the focus is the caller's to set."""
