@@ -32,8 +32,8 @@ class AnswerTrace:
     before: list[tuple[int, int]] = field(default_factory=list)
 
     def resume(self, step: int, tokens: int, chars: int) -> None:
-        """The answer goes on after ``step`` behind this many tokens and characters, which are the first of the
-        next request's output too. Tokens that nobody has taken in were made for nothing.
+        """The answer goes on after ``step`` behind this many tokens and characters, which are the first of
+        the next request's output too. Tokens that nobody has taken in were made for nothing.
         """
         if self.request is not None:
             self.before.append((step, self.request))

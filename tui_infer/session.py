@@ -162,6 +162,18 @@ class SessionState:
                 ]
         return [*earlier, new]
 
+    def messages_at(self, position: int, text: str) -> list[Message]:
+        """What has to be rendered for ``text`` in place of the prompt at ``position``, as ``messages`` does."""
+        earlier = SessionState(
+            self.id,
+            self.letter,
+            self.color,
+            turns=self.turns[:position],
+            history_ids=self.history_ids,
+            system=self.system,
+        )
+        return earlier.messages(text)
+
     def begin(self, text: str, step: int = -1) -> None:
         """Open a new exchange; the epoch changes, so nothing of the one before can reach it. ``step`` is the
         newest step so far.
@@ -176,7 +188,7 @@ class SessionState:
         return self.turns[-1]
 
     def resume_answer(self, step: int = -1) -> None:
-        """Open the last answer again; its tokens leave the history, which the answer's end gives them back."""
+        """Open the last answer again; its tokens leave the history, and join it again with its end."""
         self._new_request()
         turn = self.turns[-1]
         turn.close("open")
@@ -225,7 +237,8 @@ class SessionState:
         if turn is None:
             return
         turn.close(status, note)
-        self.history_ids.extend(turn.token_ids)
+        if turn.asked is not None or self.history_ids:  # else its tokens were forgotten meanwhile
+            self.history_ids.extend(turn.token_ids)
         turn.end = len(self.history_ids) if turn.asked is not None else None
         if self.reread:
             self.forget_tokens()

@@ -9,6 +9,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
+
 from engine.records import (
     AnyEvent,
     BlockDetail,
@@ -30,6 +32,7 @@ from engine.records import (
     StepMode,
     StepOnce,
     Steps,
+    Submit,
 )
 from tui_infer.ab import AbRun
 from tui_infer.answer_trace import AnswerTrace
@@ -268,8 +271,20 @@ class AppState(Workspace):
         self.log.ready(status, time.time())
         waiting, self.pending = self.pending, {}
         for command in waiting.values():
-            self.send(command)
+            self._send_waiting(command)
         self._changed("engine")
+
+    def _send_waiting(self, command: Submit) -> None:
+        """Send a prompt from before the engine was ready; where that came with another model, as text."""
+        session = self.sessions[command.session]
+        if command.history is None or session.history_ids:
+            self.send(command)
+        elif command.answered:
+            session.close_answer("cancelled", "another model was loaded, which cannot go on with it")
+        else:
+            last = len(session.turns) - 2
+            messages = session.messages_at(last, session.turns[last].text)
+            self.send(replace(command, prompt=list(messages), history=None))
 
     def _set_effective_mode(self, mode: StepMode, reason: str) -> None:
         self.mode = mode

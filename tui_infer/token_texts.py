@@ -61,6 +61,12 @@ class TokenTexts:
             text.ends += event.ends
             self._tokens += len(event.ends)
 
+    def cut(self, session: str, turn: int) -> None:
+        """The chat went another way at a turn: what was asked there and later stands nowhere in it."""
+        for text in self._requests.values():
+            if text.session == session:
+                text.turn = min(text.turn, turn - 1)
+
     def ended(self, session: str, epoch: int) -> None:
         self._running.pop((session, epoch), None)
 

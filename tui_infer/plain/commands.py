@@ -61,7 +61,7 @@ def _system(chat: "PlainChat", words: Sequence[str]) -> str:
     session = chat.session
     if words:
         session.system = "" if words == (NONE,) else sanitize(raw_of(words))
-        session.history_ids = []  # they begin with the system prompt before
+        session.forget_tokens()  # they begin with the system prompt before
     chat.say(f"System prompt: {session.system}" if session.system else "There is no system prompt.")
     return ""
 
