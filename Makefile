@@ -15,7 +15,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 
-.PHONY: run test lint types pytest wheel wheel-check pictures model clean help
+.PHONY: run test lint types pytest browser wheel wheel-check pictures model clean help
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 
@@ -35,8 +35,17 @@ lint: $(VENV)/.dev
 types: $(VENV)/.dev
 	$(BIN)/mypy
 
-pytest: $(VENV)/.dev
+pytest: $(VENV)/.dev browser
 	$(BIN)/python -m pytest -m "not gpu" -n 2 --dist loadscope --durations 15
+
+# `serve` is tested in a real Chromium. Where there is none and none can be installed, that test is skipped.
+browser:
+	@for program in chromium chromedriver; do command -v $$program >/dev/null || missing=1; done; \
+	if test -n "$$missing" && test "$$(id -u)" = 0 && command -v apt-get >/dev/null; then \
+		{ apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
+			apt-get install -y -qq --no-install-recommends chromium chromium-driver; } >/dev/null 2>&1 \
+			|| echo "Chromium cannot be installed: the test in a browser is skipped." >&2; \
+	fi
 
 # Build a wheel and run it from an environment of its own; also part of `make test`.
 wheel-check: $(VENV)/.dev model

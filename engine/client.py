@@ -113,6 +113,8 @@ class EngineClient(Client):
         command: how the worker is started.
     """
 
+    owns_engine = True  # the connection is over when the engine is
+
     def __init__(
         self,
         config: EngineConfig,
@@ -137,7 +139,7 @@ class EngineClient(Client):
         self._reader = event_reader()
         self._unsent = bytearray()
         try:
-            self._process = EngineProcess(self.log_path, self._command)
+            self._process = self._open()
         except OSError as error:
             hint = "Check the Python installation and the log folder, then restart the engine."
             self._deliver(
@@ -145,6 +147,12 @@ class EngineClient(Client):
             )
             return
         self.pid = self._process.pid
+        self._greet()
+
+    def _open(self) -> EngineProcess:
+        return EngineProcess(self.log_path, self._command)
+
+    def _greet(self) -> None:
         self.send(Load(config=self.config))
 
     async def start(self) -> None:
@@ -191,7 +199,7 @@ class EngineClient(Client):
         except WireError as error:
             self._ended(f"It sent what this app cannot read: {error}")
             return
-        if self.state == "dead" and self._ending is None:
+        if self.state == "dead" and self._ending is None and self.owns_engine:
             self._ended("")
 
     def _flush(self) -> None:

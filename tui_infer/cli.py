@@ -15,6 +15,7 @@ from tui_infer.bench_cli import bench
 from tui_infer.chat_cli import chat
 from tui_infer.options import engine_config, engine_options, sampling_options, sampling_params, text_of
 from tui_infer.recording.cli import recording_options, recording_writer, replay
+from tui_infer.web.cli import serve, serve_tab
 
 if TYPE_CHECKING:
     from tui_infer.state import AppState
@@ -135,6 +136,8 @@ def paths(as_json: bool) -> int:
 cli.add_command(bench)
 cli.add_command(chat)
 cli.add_command(replay)
+cli.add_command(serve)
+cli.add_command(serve_tab)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
