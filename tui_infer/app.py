@@ -13,13 +13,12 @@ from textual.timer import Timer
 
 from engine.client import Client
 from engine.records import EngineStatus
-from engine.request import SamplingParams
 from tui_infer.chat_transfer import ChatTransfer
 from tui_infer.commands import TuiCommands
-from tui_infer.config import Settings, load_settings
+from tui_infer.config import Settings
+from tui_infer.config_sources import load_config
 from tui_infer.keys import app_bindings
 from tui_infer.landmarks import Landmark
-from tui_infer.locations import config_file
 from tui_infer.nvml import GpuMonitor, GpuReading
 from tui_infer.recording.client import ReplayClient
 from tui_infer.recording.commands import export
@@ -65,15 +64,11 @@ class TuiInferApp(App[int], inherit_bindings=False):
         record: RecordingWriter | None = None,
     ) -> None:
         super().__init__()
-        self.settings = settings or load_settings(config_file())
+        self.settings = settings or load_config().settings
         self.client = client
         self.state = AppState(
             client.send,
-            params=SamplingParams(
-                temperature=self.settings.temperature,
-                top_p=self.settings.top_p,
-                max_tokens=self.settings.max_tokens,
-            ),
+            params=self.settings.params,
             system=self.settings.system,
         )
         self.state.layout.name = self.settings.layout

@@ -150,7 +150,10 @@ def launch(group: Mapping[str, Any], replays: int, device: str | None, json_file
     """
     plan = {"replays": replays}
     # Checked as every device is.
-    config = engine_config({"device": group.get("device")}, {"device": device})
+    from tui_infer.config_sources import load_config
+
+    usual = load_config().engine.get("device")
+    config = engine_config({"device": usual}, {"device": group.get("device")}, {"device": device})
 
     def measure(progress: Any) -> Any:
         from engine.bench.launch import LaunchPlan, bench_launch
@@ -240,8 +243,10 @@ def throughput(
 def _configs(
     group: Mapping[str, Any], values: Mapping[str, Any], own: Mapping[str, Any] | None = None
 ) -> list[EngineConfig]:
-    """One configuration a model: what was asked for, over what this measurement prefers."""
-    layers = [{"prefill_chunk": PREFILL_CHUNK, **(own or {})}, group, values]
+    """One configuration a model: what was asked for, over what this measurement prefers and the settings."""
+    from tui_infer.config_sources import load_config
+
+    layers = [load_config().engine, {"prefill_chunk": PREFILL_CHUNK, **(own or {})}, group, values]
     shapes: Sequence[str] = values["shapes"]
     if shapes and (values.get("model") or group.get("model")):
         raise click.UsageError("--shape and --model both name a model; give one of them.")

@@ -47,27 +47,24 @@ def chat(
             raise click.UsageError("--whole-lines goes with --plain.")
         from tui_infer.cli import run_the_app
 
+        theme = group.get("theme") if theme is None else theme
         return run_the_app(engine, None if theme is None else text_of(theme), prepare)
     for name, given in (("--record", group.get("record")), ("--theme", theme)):
         if given is not None:
             raise click.UsageError(f"{name} is for the app, not for --plain.")
 
     from engine.client import EngineClient
-    from tui_infer.config import load_settings
-    from tui_infer.locations import config_file
+    from tui_infer.config_sources import load_config
     from tui_infer.logs import new_log
 
-    config, settings = engine_config(engine), load_settings(config_file())
-    client = EngineClient(config, log_path=new_log("engine"))
+    said = load_config()
+    client = EngineClient(engine_config(said.engine, engine), log_path=new_log("engine"))
     client.launch()  # before our own imports: the engine imports torch meanwhile
     try:
         from tui_infer.plain.chat import chat as run
         from tui_infer.state import AppState
 
-        params = sampling_params(
-            {"temperature": settings.temperature, "top_p": settings.top_p, "max_tokens": settings.max_tokens}
-        )
-        state = AppState(client.send, params=params, system=settings.system)
+        state = AppState(client.send, params=said.settings.params, system=said.settings.system)
         prepare(state)
         return run(client, state, whole_lines=whole_lines)
     finally:

@@ -1,64 +1,185 @@
-"""Settings of the app itself; what the engine needs is in ``engine.config``."""
+"""The settings as they may stand in a file: names, types, bounds. ``config_sources`` brings them together.
 
-import tomllib
+What the engine needs is in ``engine.config``; the table ``[engine]`` has the same fields.
+"""
+
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+import msgspec
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    create_model,
+    field_validator,
+)
 
-from engine.errors import ConfigError
+from engine.config import EngineConfig
+from engine.errors import EngineError
+from engine.request import SamplingParams
 
 Layout = Literal["auto", "1", "2", "4"]
 InspectorMode = Literal["auto", "side", "full", "hidden"]
 
+SAMPLING = SamplingParams.__struct_fields__
 
-class Settings(BaseModel):
-    """How the app looks and behaves; frozen, validated, unknown keys refused, nothing coerced.
+# TOML has arrays only; ``()`` is what an engine's list is.
+_tuple = BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)
+Texts = Annotated[tuple[str, ...], _tuple]
+Ids = Annotated[tuple[int, ...], _tuple]
 
-    The bounds of sampling are those of ``engine.request.SamplingParams``, so that a value which the
-    engine would refuse is refused here, with the file's name.
 
-    Attributes:
-        theme: name of a theme file; an unknown name gives the built-in one and a toast.
-        layout: panes at start; ``auto`` follows the number of chats as far as they fit.
-        inspector: ``auto`` shows it beside the chats where the terminal is wide enough.
-        fps: most screen updates a second while something changes; nothing runs while idle.
-        system: system prompt of new chats; empty leaves it to the model's chat template.
-        max_tokens: longest answer in tokens.
-        temperature: 0 is greedy.
-        top_p: share of probability mass that is sampled from.
-    """
+class Table(BaseModel):
+    """A table of the file: frozen, unknown keys refused, nothing coerced."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
-    theme: str = "dark"
-    layout: Layout = "auto"
-    inspector: InspectorMode = "auto"
-    fps: int = Field(default=20, ge=5, le=60)
-    system: str = ""
-    max_tokens: int = Field(default=1024, ge=1, le=2**31)
-    temperature: float = Field(default=0.7, ge=0.0, le=100.0)
-    top_p: float = Field(default=0.95, gt=0.0, le=1.0)
+    def given(self) -> dict[str, Any]:
+        """What is set, by key."""
+        return {
+            key: value for key in self.__class__.model_fields if (value := getattr(self, key)) is not None
+        }
+
+
+class _Sampled(Table):
+    """A table with sampling parameters, which have the bounds of ``engine.request.SamplingParams``."""
+
+    @field_validator(*SAMPLING, check_fields=False)
+    @classmethod
+    def _as_the_engine_takes_it(cls, value: Any, info: ValidationInfo) -> Any:
+        if value is not None and info.field_name is not None:
+            _checked(SamplingParams, info.field_name, value)
+        return value
+
+    def sampling(self) -> dict[str, Any]:
+        """What is set of the sampling parameters, by name."""
+        return {name: value for name in SAMPLING if (value := getattr(self, name)) is not None}
+
+
+class Preset(_Sampled):
+    """Sampling parameters and a system prompt under one name; what is left out stays as it is."""
+
+    system: str | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    seed: int | None = None
+    max_tokens: int | None = None
+    stop: Texts | None = None
+    stop_token_ids: Ids | None = None
+    ignore_eos: bool | None = None
+    logprobs: int | None = None
+
+
+def _checked(kind: Any, name: str, value: Any) -> None:
+    """Raises ValueError, with the engine's words, where it would not take this value."""
+    try:
+        kind(**{name: value})
+    except EngineError as error:
+        raise ValueError(str(error)) from None
+
+
+def _size(value: Any) -> Any:
+    """``2GB`` as bytes, as the option takes it."""
+    if not isinstance(value, str):
+        return value
+    import click
+
+    from tui_infer.options import ByteSize
+
+    try:
+        return ByteSize().convert(value, None, None)
+    except click.BadParameter as error:
+        raise ValueError(error.message) from None
+
+
+def _sizes(value: Any) -> Any:
+    """``none`` is the empty list, as for the option."""
+    if isinstance(value, str) and value.strip().lower() == "none":
+        return ()
+    return tuple(value) if isinstance(value, list) else value
+
+
+class _EngineFields(Table):
+    @field_validator(*EngineConfig.__struct_fields__, check_fields=False)
+    @classmethod
+    def _as_the_engine_takes_it(cls, value: Any, info: ValidationInfo) -> Any:
+        if value is not None and info.field_name is not None:
+            _checked(EngineConfig, info.field_name, value)
+        return value
+
+
+def _engine_field(name: str, kind: Any) -> tuple[Any, None]:
+    convert = {"kv_memory": _size, "graph_sizes": _sizes}.get(name)
+    wanted = kind | None if kind is not None else None
+    return (wanted if convert is None else Annotated[wanted, BeforeValidator(convert)], None)
+
+
+_engine_fields: Any = {
+    field.name: _engine_field(field.name, field.type) for field in msgspec.structs.fields(EngineConfig)
+}
+# All of the engine's fields, none of which must be given.
+EngineTable: type[_EngineFields] = create_model("EngineTable", __base__=_EngineFields, **_engine_fields)
+
+
+class Settings(_Sampled):
+    """How the app looks and behaves, how answers are drawn, and what the engine is started with."""
+
+    theme: str = Field(
+        "dark", description="Name of a theme; an unknown one gives the built-in one and a toast."
+    )
+    layout: Layout = Field("auto", description='Panes at start: "auto", "1", "2" or "4".')
+    inspector: InspectorMode = Field("auto", description='"auto", "side", "full" or "hidden".')
+    fps: int = Field(20, ge=5, le=60, description="Most screen updates a second, 5 to 60.")
+    history: bool = Field(True, description="Keep chats on disk and bring them back at the next start.")
+    record: str = Field(
+        "", description="Record each run to this file; %Y %m %d %H %M %S stand for the time. Empty: no."
+    )
+    record_text: bool = Field(True, description="Whether a recording has the texts of prompts and answers.")
+    system: str = Field(
+        "", description="System message of new chats; empty leaves it to the model's template."
+    )
+    temperature: float = Field(0.7, description="0 to 100; 0 is greedy.")
+    top_p: float = Field(0.95, description="Share of the probability mass to draw from; above 0, up to 1.")
+    top_k: int = Field(0, description="Draw from the so many likeliest tokens; 0 is off.")
+    min_p: float = Field(0.0, description="Least probability, relative to the likeliest; 0 to 1.")
+    repetition_penalty: float = Field(1.0, description="Over prompt and answer; 1 is none.")
+    presence_penalty: float = Field(0.0, description="Over the answer; 0 is none.")
+    frequency_penalty: float = Field(0.0, description="Over the answer; 0 is none.")
+    seed: int | None = Field(None, description="Seed of new chats; without one each answer has its own.")
+    max_tokens: int = Field(1024, description="Longest answer in tokens.")
+    stop: Texts = Field((), description="Texts that end an answer.")
+    stop_token_ids: Ids = Field((), description="Tokens that end an answer.")
+    ignore_eos: bool = Field(False, description="Go on past the end token.")
+    logprobs: int = Field(0, description="Log probabilities of so many tokens a step; 0 to 64.")
+    engine: EngineTable = Field(default_factory=EngineTable)  # type: ignore[valid-type]
+    keys: dict[str, str] = Field(default_factory=dict)
+    presets: dict[str, Preset] = Field(default_factory=dict)
+
+    @property
+    def params(self) -> SamplingParams:
+        """Sampling parameters of new chats."""
+        return SamplingParams(**self.sampling())
+
+    def engine_values(self) -> Mapping[str, Any]:
+        """What the file or the environment says for the engine, by field of ``EngineConfig``."""
+        return self.engine.given()  # type: ignore[attr-defined]
 
 
 def load_settings(path: Path) -> Settings:
-    """The settings in a TOML file; the defaults where there is none.
+    """The settings in a TOML file alone; the defaults where there is none.
 
     Raises:
         ConfigError: naming the file, the key and the reason.
     """
-    try:
-        return Settings.model_validate(tomllib.loads(path.read_text("utf-8")))
-    except FileNotFoundError:
-        return Settings()
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
-        hint = "Correct it or take the line out."
-        if first["type"] == "extra_forbidden":
-            hint = f"The keys are {', '.join(Settings.model_fields)}."
-        raise ConfigError(f"{path}: {key}: {first['msg']}.", hint) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is no TOML: {error}.", "Correct the file or move it away.") from None
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}.") from None
+    from tui_infer.config_sources import load_config
+
+    return load_config(path, environ={}).settings

@@ -4,9 +4,10 @@ None of them is a control code that a terminal cannot tell from another key (ctr
 prefix of a multiplexer (ctrl+b, a, s, q, z), and none is taken by editing in the prompt.
 """
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from textual.binding import Binding, BindingType
+if TYPE_CHECKING:
+    from textual.binding import BindingType
 
 
 class Key(NamedTuple):
@@ -46,6 +47,15 @@ KEYS = [
 PALETTE = Key("palette", "ctrl+p", "app.command_palette", "all commands", "App")
 QUIT = Key("quit", "ctrl+c", "app.interrupt", "copy the selection; twice quits", "App")
 
+# What every panel of the inspector takes while one has the focus.
+PANEL_KEYS = [
+    Key("panel-enlarge", "z", "enlarge", "enlarge it, or back", "Panels"),
+    Key("panel-hide", "x", "hide", "hide it", "Panels"),
+    Key("panel-all", "u", "reset", "show all", "Panels"),
+    Key("panel-up", "shift+up", "move(-1)", "move it up", "Panels"),
+    Key("panel-down", "shift+down", "move(1)", "move it down", "Panels"),
+]
+
 # What the prompt and the transcript take for themselves: fixed, for the help screen.
 PROMPT_KEYS = [
     ("Enter", "send"),
@@ -72,7 +82,7 @@ PAST_KEYS = [
 ]
 
 
-def bindings() -> list[BindingType]:
+def bindings() -> "list[BindingType]":
     """The keys of the main screen, as Textual wants them.
 
     With priority they act in the app's turn, before a later key is given to any prompt: else what is typed
@@ -81,10 +91,19 @@ def bindings() -> list[BindingType]:
     return _with_priority(KEYS)
 
 
-def app_bindings() -> list[BindingType]:
+def app_bindings() -> "list[BindingType]":
     """The keys that work on every screen."""
     return _with_priority([PALETTE, QUIT])
 
 
-def _with_priority(keys: list[Key]) -> list[BindingType]:
+def bindings_of(keys: list[Key]) -> "list[BindingType]":
+    """The keys of a widget or a screen, which act while it has the focus."""
+    from textual.binding import Binding  # the settings know keys without Textual
+
+    return [Binding(key.keys, key.action, key.label, show=False, id=key.id) for key in keys]
+
+
+def _with_priority(keys: list[Key]) -> "list[BindingType]":
+    from textual.binding import Binding
+
     return [Binding(key.keys, key.action, key.label, show=False, id=key.id, priority=True) for key in keys]
