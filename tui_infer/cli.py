@@ -13,9 +13,9 @@ from engine.errors import ConfigError, DeviceError, EngineError
 from engine.version import __version__
 from tui_infer.bench_cli import bench
 from tui_infer.chat_cli import chat
+from tui_infer.config_cli import config
 from tui_infer.options import engine_config, engine_options, sampling_options, sampling_params, text_of
 from tui_infer.recording.cli import recording_options, recording_writer, replay
-from tui_infer.web.cli import serve, serve_tab
 
 if TYPE_CHECKING:
     from tui_infer.state import AppState
@@ -38,7 +38,7 @@ def cli(ctx: click.Context, theme: str | None, **engine: Any) -> int | None:
 
     Without a command the app starts.
     """
-    ctx.obj = engine
+    ctx.obj = {**engine, "theme": theme}
     if ctx.invoked_subcommand is not None:
         return None
     return run_the_app(engine, None if theme is None else text_of(theme))
@@ -54,20 +54,22 @@ def run_the_app(
         RecordingError: the file to record to cannot be made.
     """
     from engine.client import EngineClient
+    from tui_infer.config_sources import load_config
     from tui_infer.logs import log_to, new_log
     from tui_infer.terminal import end_within, require_terminal, run_app
 
-    config = engine_config(engine)
+    said = load_config()
+    wanted = engine_config(said.engine, engine)
     require_terminal()
-    record = recording_writer(engine)
-    client = EngineClient(config, log_path=new_log("engine"))
+    record = recording_writer(engine) or recording_writer(said.recording)
+    client = EngineClient(wanted, log_path=new_log("engine"))
     log_path = new_log("app")
     log_to(log_path)
     client.launch()  # before Textual is imported: the engine imports torch meanwhile
     try:
         from tui_infer.app import TuiInferApp
 
-        app = TuiInferApp(client, theme=theme, record=record)
+        app = TuiInferApp(client, theme=theme, settings=said.settings, record=record)
         if prepare is not None:
             prepare(app.state)
         try:
@@ -98,15 +100,16 @@ def run(
 
     Without --prompt the whole of stdin is one prompt.
     """
+    from tui_infer.config_sources import load_config
     from tui_infer.headless import Job, run
 
     system = None if system is None else text_of(system)
     values["stop"] = tuple(map(text_of, values["stop"]))
     if raw and system is not None:
         raise click.UsageError("--system needs the chat template, which --raw leaves out.")
-    config, params = engine_config(group, values), sampling_params(group, values)
+    wanted, params = engine_config(load_config().engine, group, values), sampling_params(group, values)
     job = Job(tuple(_prompts(prompts, raw)), params, system, raw, as_json)
-    return run(config, job, recording_writer(values) or recording_writer(group))
+    return run(wanted, job, recording_writer(values) or recording_writer(group))
 
 
 @cli.command()
@@ -135,9 +138,8 @@ def paths(as_json: bool) -> int:
 
 cli.add_command(bench)
 cli.add_command(chat)
+cli.add_command(config)
 cli.add_command(replay)
-cli.add_command(serve)
-cli.add_command(serve_tab)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
