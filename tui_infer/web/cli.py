@@ -42,7 +42,10 @@ def serve(group: dict[str, Any], port: int, theme: str | None, **values: Any) ->
     Prints the address to open. All tabs share one engine; each has chats of its own. Ctrl-C ends it. The
     browser keeps keys such as Ctrl+N, Ctrl+T and Ctrl+W for itself; the palette, Ctrl+P, has all commands.
     """
-    config = engine_config(group, values)
+    from tui_infer.config_sources import load_config
+
+    config = engine_config(load_config().engine, group, values)
+    theme = group.get("theme") if theme is None else theme
     if group.get("record") is not None:
         raise click.UsageError("--record is for the app in a terminal, not for serve.")
     if importlib.util.find_spec("textual_serve") is None:
