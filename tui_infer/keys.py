@@ -69,6 +69,16 @@ PROMPT_KEYS = [
     ("Alt+1…9", "go to chat 1…9"),
 ]
 
+# What the columns of a comparison take.
+COMPARE_KEYS = [
+    ("← → 1…8", "column"),
+    ("Enter", "go on with it, close the others"),
+    ("k", "keep all as chats"),
+    ("d u", "next difference, the one before"),
+    ("m c n", "marks, copy, compare anew"),
+    ("Esc", "stop the answers, then back"),
+]
+
 # What the timeline takes while the past is looked at.
 PAST_KEYS = [
     ("← →", "one step back, one ahead"),

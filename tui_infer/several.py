@@ -220,6 +220,8 @@ class Several:
                 if session.id != chat:
                     self._app.main.forget(session.id)
                     state.close_session(session.id)
+        for session in comparison.columns(state) if comparison is not None else ():
+            session.unread = session.unread and session.busy  # they were read here
         if chat in state.sessions:
             state.focus(chat)
         self._app.main.catch_up()

@@ -21,17 +21,19 @@ DRAW_S = 0.12  # between two looks at texts that stream
 COMPARE_S = 0.35  # between two comparisons of them
 SOON_S = 0.001  # a timer cannot wait for no time
 
+# (key, what it does, the same on a narrow screen), the most important first
 HINTS = [
-    ("←→", "column"),
-    ("Enter", "take it, close the others"),
-    ("k", "keep all"),
-    ("Esc", "{escape}"),
-    ("↑↓", "scroll"),
-    ("d", "next difference"),
-    ("n", "new"),
-    ("m", "marks"),
-    ("c", "copy"),
+    ("←→", "column", "column"),
+    ("Enter", "take it, close the others", "take it"),
+    ("k", "keep all", "keep all"),
+    ("Esc", "{escape}", "{escape}"),
+    ("↑↓", "scroll", "scroll"),
+    ("d", "next difference", "difference"),
+    ("n", "new", "new"),
+    ("m", "marks", "marks"),
+    ("c", "copy", "copy"),
 ]
+WIDE = 100
 
 
 class PromptBar(Bar):
@@ -58,8 +60,8 @@ class CompareKeys(Bar):
         key_style, text_style = self.ink("footer-key-foreground", bold=True), self.ink("foreground", 0.7)
         parts: list[Part] = []
         used = 0
-        for key, label in HINTS:
-            label = label.format(escape=self.escape)
+        for key, wide, narrow in HINTS:
+            label = (wide if width >= WIDE else narrow).format(escape=self.escape)
             cells = len(key) + len(label) + 3
             if used + cells > width:
                 break
@@ -139,7 +141,7 @@ class CompareScreen(Screen[str | None], inherit_bindings=False):
             self.dismiss(None)
             return
         self.view.update()
-        escape = "stop" if self._comparison.busy(self._state) else "back, keep all"
+        escape = "stop" if self._comparison.busy(self._state) else "back"
         if escape != self.keys.escape:
             self.keys.escape = escape
             self.keys.refresh()

@@ -17,7 +17,7 @@ FIELDS = [
     ("systems", "System prompts", "You are a poet. | You are an engineer."),
     ("count", "Columns", f"2…{MOST}, where nothing else differs"),
 ]
-KEYS = "Enter starts · ^j new line in the prompt · Tab next field · Esc back"
+KEYS = "Enter starts · ^j new line · Tab next field · Esc back"
 
 
 class PromptText(TextArea):

@@ -8,7 +8,7 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from tui_infer.keys import KEYS, PALETTE, PAST_KEYS, PROMPT_KEYS, QUIT
+from tui_infer.keys import COMPARE_KEYS, KEYS, PALETTE, PAST_KEYS, PROMPT_KEYS, QUIT
 from tui_infer.slash import COMMANDS
 from tui_infer.widgets.chat.marks import MARKS
 from tui_infer.widgets.inspector.ab import AbPanel
@@ -31,7 +31,7 @@ MARK_WORDS = {
 def _panel_rows() -> list[tuple[str, str]]:
     """Keys of the inspector's panels, while one has the focus."""
     rows = [
-        ("Tab 1…9", "next panel, panel 1…9"),
+        ("Tab 1…9", "next panel, panel 1…9 (in KV digits are a block)"),
         ("z", "enlarge it, or back"),
         ("x u", "hide it, show all"),
         ("⇧↑ ⇧↓", "move it"),
@@ -78,6 +78,7 @@ class HelpScreen(ModalScreen[None]):
         right = self._table()
         self._section(right, "Prompt", PROMPT_KEYS)
         self._section(right, "Looking back", PAST_KEYS)
+        self._section(right, "Comparing", COMPARE_KEYS)
         commands = [(f"/{name}", command.description) for name, command in COMMANDS.items()]
         self._section(right, "Commands", commands)
         marks = [(mark, MARK_WORDS[name]) for name, (mark, _) in MARKS.items()]
