@@ -12,13 +12,20 @@ from textual.drivers.linux_driver import LinuxDriver
 from textual.timer import Timer
 
 from engine.client import Client
+from engine.config import EngineConfig
 from engine.records import EngineStatus
+from tui_infer.archive import ChatArchive
+from tui_infer.assistance import AppAssistance
+from tui_infer.chat_commands import ChatCommands
 from tui_infer.chat_transfer import ChatTransfer
 from tui_infer.commands import TuiCommands
 from tui_infer.config import Settings
 from tui_infer.config_sources import load_config
+from tui_infer.drafts import Drafts
+from tui_infer.keymap import KeyNames, check_keymap
 from tui_infer.keys import app_bindings
 from tui_infer.landmarks import Landmark
+from tui_infer.model_switch import ModelSwitch
 from tui_infer.nvml import GpuMonitor, GpuReading
 from tui_infer.recording.client import ReplayClient
 from tui_infer.recording.commands import export
@@ -30,6 +37,8 @@ from tui_infer.screens.help import HelpScreen
 from tui_infer.screens.main import MainScreen
 from tui_infer.several import Several
 from tui_infer.state import AppState, Topic
+from tui_infer.store.keeper import Keeper
+from tui_infer.store.store import Store
 from tui_infer.terminal_input import TerminalDriver
 from tui_infer.themes import choose_theme, load_themes
 from tui_infer.time_travel import TimeTravel
@@ -62,6 +71,7 @@ class TuiInferApp(App[int], inherit_bindings=False):
         theme: str | None = None,
         settings: Settings | None = None,
         record: RecordingWriter | None = None,
+        store: Store | None = None,
     ) -> None:
         super().__init__()
         self.settings = settings or load_config().settings
@@ -71,6 +81,9 @@ class TuiInferApp(App[int], inherit_bindings=False):
             params=self.settings.params,
             system=self.settings.system,
         )
+        bound = check_keymap(self.settings.keys)
+        self.set_keymap(bound)
+        self.state.keys = KeyNames(bound)
         self.state.layout.name = self.settings.layout
         self.gpu_reading = GpuReading()
         self.time = TimeTravel(self)
@@ -79,6 +92,9 @@ class TuiInferApp(App[int], inherit_bindings=False):
         self.tools = Tools(self)
         self.several = Several(self)
         self.transfer = ChatTransfer(self)
+        self.models = ModelSwitch(self)
+        self.chats = ChatCommands(self)
+        self.drafts = Drafts(self)
         self._dirty: set[tuple[str, str]] = set()
         self._inspector_due = False
         self._inspector_shown_s = 0.0
@@ -92,6 +108,7 @@ class TuiInferApp(App[int], inherit_bindings=False):
         self.recordings = RecordControl(self)
         self._record = record
         self.replay = ReplayControl(self, client) if isinstance(client, ReplayClient) else None
+        self.archive = ChatArchive(self, store)
 
     # --- themes ------------------------------------------------------------------------------------
 
@@ -150,7 +167,7 @@ class TuiInferApp(App[int], inherit_bindings=False):
         return TerminalDriver if chosen is LinuxDriver else chosen
 
     def get_default_screen(self) -> MainScreen:
-        return MainScreen(self.state, inspector=self.settings.inspector)
+        return MainScreen(self.state, inspector=self.settings.inspector, assistance=AppAssistance(self))
 
     @property
     def _screen_is_up(self) -> bool:
@@ -191,6 +208,7 @@ class TuiInferApp(App[int], inherit_bindings=False):
         dirty, self._dirty = self._dirty, set()
         if dirty:
             self.tools.follow()
+            self.models.follow()
             self._show_notices()
             self._follow_engine({topic for topic, _ in dirty})
             if not self.several.follow(dirty):
@@ -256,6 +274,10 @@ class TuiInferApp(App[int], inherit_bindings=False):
         self._inspector_due = True
         self._wake()
 
+    def action_choose_model(self) -> None:
+        if problem := self.models.command([]):
+            self.state.notice("Models", problem, "warning")
+
     def action_restart_engine(self) -> None:
         """Start a new engine process in place of one that failed; where one runs, ask first."""
         if self.replay is not None:
@@ -270,12 +292,16 @@ class TuiInferApp(App[int], inherit_bindings=False):
                 Ask(question, "Restart", "Go on"), lambda sure: self._restart() if sure else None
             )
 
-    def _restart(self) -> None:
+    def restart_with(self, config: EngineConfig) -> None:
+        """Another engine process in place of the one that runs; the chats stay."""
+        self._restart(config)
+
+    def _restart(self, config: EngineConfig | None = None) -> None:
         for session in list(self.state.sessions.values()):
             if session.id not in self.state.pending:
                 self.state.cancel(session.id)
         self.state.restarting()
-        self.run_worker(self.client.restart(), group="engine", exclusive=True)
+        self.run_worker(self.client.restart(config), group="engine", exclusive=True)
 
     def _when_ready(self) -> bool:
         if self.replay is not None:
@@ -340,6 +366,8 @@ class TuiInferApp(App[int], inherit_bindings=False):
         if self.main.inspector.has_panel_focus:
             self.main.step_panel(step)
             return
+        if step > 0 and self.main.take_choice():
+            return
         self.state.step_focus(step)
         self._show_chat()
 
@@ -359,6 +387,8 @@ class TuiInferApp(App[int], inherit_bindings=False):
         self.main.fit_panes()
 
     def action_cancel(self) -> None:
+        if self.main.close_list():
+            return
         if self.time.escape():
             return
         if self.main.leave_panel():
@@ -441,13 +471,23 @@ class TuiInferApp(App[int], inherit_bindings=False):
             self.exit(0)
             return
         self._interrupted_s = now
-        self.notify("Press ctrl+c again to quit", timeout=QUIT_TWICE_S, markup=False)
+        self.notify(f"Press {self.state.keys['quit']} again to quit", timeout=QUIT_TWICE_S, markup=False)
 
     def action_tool(self, name: str, *words: str) -> None:
         """A command of the palette or a key that a slash command does too."""
         run = {"until": self.tools.until, "load": self.tools.load, "ab": self.tools.compare}[name]
         if problem := run(words):
             self.state.notice(f"/{name} not done", problem, "warning")
+
+    def action_search_prompts(self) -> None:
+        self.main.search_prompts()
+
+    def action_parameters(self) -> None:
+        self.chats.form()
+
+    def action_chat_command(self, name: str, word: str) -> None:
+        """A slash command of the focused chat, from the palette."""
+        self.chats.do(name, word)
 
     def action_several(self, what: str) -> None:
         self.several.do(what)

@@ -8,9 +8,8 @@ from textual.command import DiscoveryHit, Hit, Hits, Provider
 from textual.content import Content
 
 from tui_infer.event_log import KIND_WORDS, KINDS
-from tui_infer.keys import KEYS, QUIT
+from tui_infer.keys import KEYS
 from tui_infer.run_until import CONDITIONS
-from tui_infer.widgets.key_bar import short_key
 
 if TYPE_CHECKING:
     from tui_infer.app import TuiInferApp
@@ -37,6 +36,8 @@ _TITLES = {
     "next": "Next chat",
     "previous": "Previous chat",
     "rename": "Rename chat",
+    "search": "Search earlier prompts",
+    "parameters": "Parameters of this chat",
     "close": "Close chat",
     "all": "Send to all shown chats: on or off",
     "compare": "Compare answers side by side",
@@ -46,6 +47,7 @@ _TITLES = {
     "step": "Run one engine step",
     "until": "Run until…",
     "past": "Look back in time, or return to now",
+    "model": "Choose another model…",
     "restart": "Restart the engine",
     "layout": "Next layout",
     "zoom": "Zoom the pane",
@@ -124,13 +126,14 @@ class TuiCommands(Provider):
         keys = {key.id: key for key in KEYS}
         for name, title in _TITLES.items():
             key = keys[name]
-            yield Command(title, f"{short_key(key.keys)} · {key.label}", key.action)
+            yield Command(title, f"{app.state.keys[name]} · {key.label}", key.action)
         yield from _recording_commands(app)
         yield Command("Stop all answers", "every chat that streams or waits", "app.cancel_all")
         for number, session in enumerate(app.state.sessions.values(), 1):
             yield Command(
                 f"Chat {number}: {session.title}", "go to this chat", f"app.focus_chat({session.id!r})"
             )
+        yield from app.chats.commands
         yield from app.transfer.commands
         yield from app.several.commands
         yield from _tool_commands(app)
@@ -139,7 +142,7 @@ class TuiCommands(Provider):
         yield from _panel_commands(app)
         for theme in app.theme_names:
             yield Command(f"Theme: {theme}", "look of the whole app", f"app.use_theme({theme!r})")
-        yield Command("Quit", f"{short_key(QUIT.keys)} twice", "app.quit")
+        yield Command("Quit", f"{app.state.keys['quit']} twice", "app.quit")
 
     async def discover(self) -> Hits:
         for command in self._commands():

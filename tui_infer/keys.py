@@ -25,7 +25,9 @@ KEYS = [
     Key("next", "tab", "app.step_chat(1)", "next chat", "Chats"),
     Key("previous", "shift+tab", "app.step_chat(-1)", "previous chat", "Chats"),
     *[Key(f"chat-{n}", f"alt+{n}", f"app.chat_number({n})", f"chat {n}", "") for n in range(1, 10)],
-    Key("rename", "ctrl+r", "app.rename_chat", "rename the chat", "Chats"),
+    Key("rename", "alt+r", "app.rename_chat", "rename the chat", "Chats"),
+    Key("search", "ctrl+r", "app.search_prompts", "search earlier prompts", "Chats"),
+    Key("parameters", "alt+p", "app.parameters", "parameters and system prompt", "Chats"),
     Key("close", "ctrl+g", "app.close_chat", "close the chat", "Chats"),
     Key("all", "alt+a", "app.several('all')", "send to all shown chats, or to one", "Chats"),
     Key("compare", "alt+c", "app.several('open')", "compare answers side by side", "Chats"),
@@ -35,6 +37,7 @@ KEYS = [
     Key("step", "f4", "app.step_once", "pause and run one step", "Engine"),
     Key("past", "f9", "app.look_back", "look back in time, and return to now", "Engine"),
     Key("until", "f10", "app.tool('until')", "run until something happens", "Engine"),
+    Key("model", "alt+m", "app.choose_model", "another model", "Engine"),
     Key("restart", "f7", "app.restart_engine", "restart the engine", "Engine"),
     Key("layout", "f5", "app.cycle_layout", "one pane, two, 2×2", "View"),
     Key("zoom", "f8", "app.toggle_zoom", "zoom the pane", "View"),
@@ -61,6 +64,8 @@ PROMPT_KEYS = [
     ("Enter", "send"),
     ("^j", "new line (or Shift/Alt+Enter)"),
     ("↑ ↓", "earlier prompts; the last queued first"),
+    ("/ Tab", "commands, completed"),
+    ("@name", "a file's text, in the prompt"),
     ("^w ^u ^k", "delete a word, to start, to end"),
     ("^/ ^y", "undo, redo"),
     ("PgUp PgDn", "scroll (or the wheel)"),
@@ -106,11 +111,13 @@ def app_bindings() -> "list[BindingType]":
     return _with_priority([PALETTE, QUIT])
 
 
-def bindings_of(keys: list[Key]) -> "list[BindingType]":
+def bindings_of(keys: list[Key], *, priority: bool = False) -> "list[BindingType]":
     """The keys of a widget or a screen, which act while it has the focus."""
     from textual.binding import Binding  # the settings know keys without Textual
 
-    return [Binding(key.keys, key.action, key.label, show=False, id=key.id) for key in keys]
+    return [
+        Binding(key.keys, key.action, key.label, show=False, id=key.id, priority=priority) for key in keys
+    ]
 
 
 def _with_priority(keys: list[Key]) -> "list[BindingType]":

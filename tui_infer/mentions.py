@@ -1,7 +1,7 @@
 """``@file`` in a prompt: which files are meant, and the prompt with their text. Plain data, no Textual.
 
-``@notes.md`` or ``@"my notes.md"`` at the start of a word means a file where there is one; anything else stays
-the text that it is: ``@@notes.md``, ``me@host``, a name that no file has, whatever stands in code.
+``@notes.md`` or ``@"my notes.md"`` at the start of a word means a file where there is one; anything else
+stays the text that it is: ``@@notes.md``, ``me@host``, a name that no file has, whatever stands in code.
 """
 
 import os
@@ -19,7 +19,11 @@ MOST_BYTES = 256 * 1024  # of all files of a prompt together
 MOST_FILES = 32
 
 _MENTION = re.compile(r"""(?<![^\s(\[{"'])@(?:"([^"\n]+)"|([^\s"'`@][^\s"`]*))""")
-_CODE = re.compile(r"^ {0,3}(`{3,}|~{3,})[^\n]*\n.*?(?:^ {0,3}\1[`~]*[ \t]*$|\Z)|`[^`\n]+`", re.DOTALL | re.MULTILINE)
+# The last word of a line that is being typed, in the same form; a quote need not be closed yet.
+MENTION_START = re.compile(r"""(?<![^\s(\[{"'])@(?:"([^"\n]*)|([^\s"'`@][^\s"`]*|))$""")
+_CODE = re.compile(
+    r"^ {0,3}(`{3,}|~{3,})[^\n]*\n.*?(?:^ {0,3}\1[`~]*[ \t]*$|\Z)|`[^`\n]+`", re.DOTALL | re.MULTILINE
+)
 _BEHIND = ".,;:!?)]}'"  # what may follow a name without being a part of it
 _TICKS = re.compile(r"`+")
 

@@ -74,8 +74,8 @@ def take_as_usual(space: Workspace, sampling: Sampling) -> None:
 def set_system(session: SessionState, text: str) -> bool:
     """Give a chat another system prompt; whether its conversation has to be read again with it.
 
-    The token ids so far begin with the one before, so they are forgotten: at once, or, where an answer is under
-    way, when that has ended.
+    The token ids so far begin with the one before, so they are forgotten: at once, or, where an answer is
+    under way, when that has ended.
     """
     text = sanitize(text).strip()
     if text == session.system:

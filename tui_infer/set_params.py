@@ -52,7 +52,7 @@ def wanted(name: str) -> str:
         return "; it takes numbers with commas between them"
     number = float if _TYPES[name] is float else int
     try:
-        SamplingParams(**{name: number(-1e9)})  # far out of every range
+        msgspec.structs.replace(SamplingParams(), **{name: number(-1e9)})  # far out of every range
     except RequestError as error:
         whole = " a whole number" if number is int else ""
         return f"; it must be{whole} {error.message.rpartition('must be ')[2].rstrip('.')}"

@@ -151,6 +151,10 @@ def _load(app: "TuiInferApp", words: Sequence[str]) -> str:
     return app.tools.load(words)
 
 
+def _model(app: "TuiInferApp", words: Sequence[str]) -> str:
+    return app.models.command(words)
+
+
 def _import(app: "TuiInferApp", words: Sequence[str]) -> str:
     return app.transfer.bring(words)
 
@@ -171,16 +175,29 @@ def _side_by_side(app: "TuiInferApp", words: Sequence[str]) -> str:
     return app.several.compare(words)
 
 
+def _chats(name: str) -> Callable[["TuiInferApp", Sequence[str]], str]:
+    """A method of the app's ``ChatCommands``."""
+
+    def run(app: "TuiInferApp", words: Sequence[str]) -> str:
+        return str(getattr(app.chats, name)(words))
+
+    return run
+
+
 COMMANDS: dict[str, SlashCommand] = {
     command.name: command
     for command in (
+        SlashCommand("new", "[TITLE]", "another chat", _chats("new")),
+        SlashCommand("system", "[TEXT|none]", "the chat's system prompt; alone tells it", _chats("system")),
+        SlashCommand("set", "[NAME VALUE …]", "temperature, top_p, seed, …; alone lists", _chats("set")),
+        SlashCommand("preset", "[NAME]", "parameters from the config; alone lists", _chats("preset")),
         SlashCommand("mode", "[graph|eager]", "switch; alone it tells the mode and why", _mode),
         SlashCommand("record", "[FILE]", "record to a file; again, stop", recording.record),
         SlashCommand("seek", "STEP|TIME", "in a recording, go there", recording.seek),
         SlashCommand("speed", "N", "of a recording, 1 is as it was", recording.speed),
         SlashCommand("export", "chat|steps|screenshot FILE", "as MD, JSON, CSV or SVG", recording.export),
         SlashCommand("import", "FILE", "chats from JSON, as new ones", _import),
-        SlashCommand("past", "[step]", "look back; F9 returns to now", _past),
+        SlashCommand("past", "[step]", "look back at the newest step, or that one", _past),
         SlashCommand("until", "[WHAT] [chat]", "run until an eviction, step N …", _until),
         SlashCommand("ab", "[steps]", "graph against eager; again, stop", _compare),
         SlashCommand("load", "N [prompt= tokens= rate=]", "synthetic load; 0 stops it", _load),
@@ -188,6 +205,14 @@ COMMANDS: dict[str, SlashCommand] = {
         SlashCommand("to", "A,C TEXT", "once to these chats", _to),
         SlashCommand("queue", "[next|clear|drop N]", "prompts that wait", _queue),
         SlashCommand("compare", "[temperature=0,1 …] TEXT", "answers side by side", _side_by_side),
+        SlashCommand("chat", "LETTER", "go to a chat", _chats("chat")),
+        SlashCommand("rename", "[TITLE]", "the chat's title", _chats("rename")),
+        SlashCommand("clear", "", "an empty chat in place of this one", _chats("clear")),
+        SlashCommand("theme", "[NAME]", "the looks; alone lists", _chats("theme")),
+        SlashCommand("layout", "1|2|4", "how many chats are shown", _chats("layout")),
+        SlashCommand("bench", "[ab]", "how to measure; ab does it here", _chats("bench")),
+        SlashCommand("model", "[NAME]", "load another; alone, choose one", _model),
         SlashCommand("help", "", "keys and commands", _help),
+        SlashCommand("quit", "", "end the app", _chats("quit")),
     )
 }

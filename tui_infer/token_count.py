@@ -1,7 +1,7 @@
 """How many tokens a text has, without the engine: by the model's own tokenizer file, else by a guess.
 
-Only the ``tokenizers`` library is used, which loads no torch. Everything here reads the disk or computes for a
-while, so it is called on a thread; the library lets other threads run meanwhile.
+Only the ``tokenizers`` library is used, which loads no torch. Everything here reads the disk or computes for
+a while, so it is called on a thread; the library lets other threads run meanwhile.
 """
 
 from pathlib import Path

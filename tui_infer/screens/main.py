@@ -8,17 +8,21 @@ from textual.app import ComposeResult
 from textual.containers import Container, Horizontal
 from textual.widgets import Static
 
+from tui_infer.assistance import Assistance
 from tui_infer.event_log import KINDS
 from tui_infer.keys import bindings
 from tui_infer.nvml import GpuReading
 from tui_infer.pane_layout import grid
+from tui_infer.parameters import marks, usual
 from tui_infer.past_turns import turns_at
 from tui_infer.screens.block_views import BlockViews
+from tui_infer.session import SessionState
 from tui_infer.slash import Say, as_typed, obey, read
 from tui_infer.state import AppState
 from tui_infer.themes import code_style, session_color
 from tui_infer.time_travel import view_at
 from tui_infer.widgets.banner import Banner
+from tui_infer.widgets.chat.assist import Assist
 from tui_infer.widgets.chat.document import ChatDocument
 from tui_infer.widgets.chat.palette import Palette, palette_of
 from tui_infer.widgets.chat.pane import Pane
@@ -45,7 +49,9 @@ class MainScreen(BlockViews, inherit_bindings=False):
 
     BINDINGS = bindings()
 
-    def __init__(self, state: AppState, *, inspector: str = "auto") -> None:
+    def __init__(
+        self, state: AppState, *, inspector: str = "auto", assistance: Assistance | None = None
+    ) -> None:
         super().__init__()
         self._compositor = Painter()
         self._state = state
@@ -58,8 +64,10 @@ class MainScreen(BlockViews, inherit_bindings=False):
         self.panes = [Pane(state.prompts, self._send) for _ in range(MAX_PANES)]
         for pane in self.panes:
             pane.prompt.take_back = partial(self._take_back, pane)
+            if assistance is not None:
+                pane.assistance = assistance
         self.inspector = Inspector(arrangement=state.arrangement)
-        self.timeline = TimelineStrip()
+        self.timeline = TimelineStrip(now_key=state.keys["past"])
         self._past_documents: dict[str, ChatDocument] = {}
         self.key_bar = KeyBar()
 
@@ -131,6 +139,7 @@ class MainScreen(BlockViews, inherit_bindings=False):
             pane.set_class(session_id == self._state.focused, "-current")
             pane.engine_stopped = self._state.phase == "failed"
             pane.receives = self._state.to_all and len(shown) > 1
+            pane.marks = tuple(marks(session, usual(self._state)))
             pane.bind(session, document, palette, color, turns)
             elsewhere = mode == "full" or (
                 keep_panel
@@ -157,18 +166,27 @@ class MainScreen(BlockViews, inherit_bindings=False):
         return palette_of(theme.name, variables, code_style(theme))
 
     def _update_hints(self) -> None:
+        key = self._state.keys
         hints = {
             "loading": ["the model is loading", "", "type now, it is sent when ready"],
-            "ready": ["type a prompt, Enter sends it", "", "^n another chat   F1 all keys"],
-            "failed": ["the engine has stopped", "", "F7 starts it again"],
+            "ready": [
+                "type a prompt, Enter sends it",
+                "",
+                f"{key['new']} another chat   {key['help']} all keys",
+            ],
+            "failed": ["the engine has stopped", "", f"{key['restart']} starts it again"],
         }
         if self._state.moment is not None:
-            hints = {phase: ["nothing was said here yet", "", "F9 returns to now"] for phase in hints}
+            hints = {
+                phase: ["nothing was said here yet", "", f"{key['past']} returns to now"] for phase in hints
+            }
         if self._state.read_only:
-            hints["ready"] = ["nothing was said here yet", "", "F3 play   F4 one step   + - speed"]
+            play = f"{key['pause']} play   {key['step']} one step   + - speed"
+            hints["ready"] = ["nothing was said here yet", "", play]
             hints["loading"] = ["the recording begins with the start of its engine", *hints["ready"][1:]]
-        to = len(self.visible_panes) if self._state.to_all else 0
-        self.key_bar.set_receivers(to)
+        shown = len(self.visible_panes)
+        self.key_bar.set_receivers(shown, to_all=self._state.to_all)
+        to = shown if self._state.to_all else 0
         ask = f"Ask all {to} shown chats…" if to > 1 else "Ask something…"
         for pane in self.panes:
             pane.transcript.set_hint(hints[self._state.phase])
@@ -220,7 +238,9 @@ class MainScreen(BlockViews, inherit_bindings=False):
         """One way back: from the enlarged panel to all, from the full screen to the side where it fits, from
         a panel to the prompt, or to the timeline in the past; False when there was none.
         """
-        if self.inspector_visible and (self.inspector.close_block() or self.inspector.leave_enlarged()):
+        if self.inspector_visible and (
+            self.inspector.forget_typed() or self.inspector.close_block() or self.inspector.leave_enlarged()
+        ):
             return True
         if self.inspector_mode == "full":
             self._set_inspector("side")
@@ -377,6 +397,9 @@ class MainScreen(BlockViews, inherit_bindings=False):
         self.key_bar.refresh()
         self.timeline.refresh()
 
+    def on_panel_hints_changed(self) -> None:
+        self.key_bar.refresh()
+
     def on_pane_chosen(self, event: Pane.Chosen) -> None:
         self._state.focus(event.session)
         self.fit_panes()
@@ -392,13 +415,43 @@ class MainScreen(BlockViews, inherit_bindings=False):
             if done:
                 self._state.remember(text.strip())
             return done
-        return self.app.several.send(session, said.text, text.strip("\n"))  # type: ignore[attr-defined]
+        typed = text.strip("\n")
+        deliver = partial(self._deliver, session, typed)
+        return self.app.drafts.send(session, said.text, typed, deliver)  # type: ignore[attr-defined]
+
+    def _deliver(self, session: SessionState, typed: str, text: str) -> bool:
+        """What the model is to get, with the files that it names; ``typed`` is for the history."""
+        return self.app.several.send(session, text, typed)  # type: ignore[attr-defined]
 
     def _take_back(self, pane: Pane) -> str:
         """The last queued prompt as it has to be typed; empty where none waits."""
         session = pane.session
         text = self.app.several.take_back(session) if session is not None else ""  # type: ignore[attr-defined]
         return as_typed(text) if text else ""
+
+    def _assist(self) -> Assist | None:
+        """The list of the prompt that has the focus."""
+        prompt = self.focused
+        return prompt.assist if isinstance(prompt, Prompt) else None
+
+    def close_list(self) -> bool:
+        """Take the list above the prompt away; False where there was none."""
+        assist = self._assist()
+        return assist is not None and assist.close()
+
+    def take_choice(self) -> bool:
+        """Take what is chosen in the list above the prompt; False where there is none."""
+        assist = self._assist()
+        return assist is not None and assist.tab()
+
+    def search_prompts(self) -> None:
+        """Search the earlier prompts, from wherever the user is."""
+        if self._assist() is None:
+            self.show_chats()
+            if (prompt := self._focused_prompt) is not None:
+                self.set_focus(prompt, scroll_visible=False)
+        if (assist := self._assist()) is not None:
+            assist.begin_search()
 
     def type_into_prompt(self, text: str) -> None:
         """Type a text for the model into the focused prompt."""

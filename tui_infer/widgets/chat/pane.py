@@ -13,8 +13,12 @@ from textual.css.types import EdgeType
 from textual.geometry import Region
 from textual.message import Message
 
+from tui_infer.assistance import NO_ASSISTANCE, Assistance
+from tui_infer.meter import Level, Meter
 from tui_infer.session import SessionState, Turn
 from tui_infer.widgets.bar import fit
+from tui_infer.widgets.chat.assist import Assist
+from tui_infer.widgets.chat.choices import Choices
 from tui_infer.widgets.chat.document import ChatDocument
 from tui_infer.widgets.chat.hovered import Hovered
 from tui_infer.widgets.chat.marks import MARKS
@@ -50,13 +54,17 @@ class Pane(Vertical):
         super().__init__()
         self.transcript = Transcript()
         self.queue_lines = QueueLines()
+        self.choices = Choices()
         self.prompt = Prompt(prompts, lambda text: send(self, text))
+        self.prompt.drafted = self._drafted
+        self.prompt.assist = Assist(self.prompt, self.choices, lambda: self.assistance.world)
         self.session: SessionState | None = None
         self._color = ""
 
     def compose(self) -> ComposeResult:
         yield self.transcript
         yield self.queue_lines
+        yield self.choices
         yield self.prompt
 
     def bind(
@@ -89,7 +97,11 @@ class Pane(Vertical):
         self._set_edge("double" if self.receives else "round", edge)
         text = self.app.theme_variables.get("foreground", "#cccccc")
         title = _title(
-            session, self._color, f"bold {text}" if focused else text, max(4, self.size.width - 12)
+            session,
+            self._color,
+            f"bold {text}" if focused else text,
+            max(4, self.size.width - 12),
+            self.marks,
         )
         if self.receives:
             title = Text.assemble((TO_ALL, f"bold {self._color}"), title)
@@ -98,10 +110,15 @@ class Pane(Vertical):
             with self._drawing_row(0):
                 self.border_title = title
         held = self.engine_stopped and session.status == "queued"
-        doing = self.then or ("sent after a restart" if held else _numbers(session))
+        doing = self.then or ("sent after a restart" if held else _doing(session))
+        context = self.assistance.meter(session) if not self.then else Meter(())
+        room = self.size.width - 4 - len(doing) - (3 if doing else 0)
+        said = context.within(room)
         numbers = Text(doing, style=f"bold {self._color}" if session.busy else text)
-        if numbers.plain != self._shown_numbers:
-            self._shown_numbers = numbers.plain
+        numbers.append(" · " if doing and said else "", style=text)
+        numbers.append(said, style=self._urgency(context.level, text))
+        if (numbers.plain, context.level) != self._shown_numbers:
+            self._shown_numbers = (numbers.plain, context.level)
             with self._drawing_row(self.outer_size.height - 1):
                 self.border_subtitle = numbers
 
@@ -127,6 +144,15 @@ class Pane(Vertical):
             regions = (Region(-1, self._row - 1, self.outer_size.width, 1),)  # counted from inside the border
         return super().refresh(*regions, repaint=repaint, layout=layout, recompose=recompose)
 
+    def _urgency(self, level: Level, plain: str) -> str:
+        return plain if level == "plain" else f"bold {self.app.theme_variables.get(level, plain)}"
+
+    def _drafted(self) -> None:
+        if self.session is not None:
+            self.assistance.drafted(self.session)
+
+    assistance: Assistance = NO_ASSISTANCE  # what completes a prompt and measures it
+    marks: tuple[str, ...] = ()  # parameters that are not the usual ones
     engine_stopped = False
     receives = False  # what is typed in any of the shown prompts goes here too
     then = ""  # what is said of the past that is shown
@@ -134,7 +160,7 @@ class Pane(Vertical):
     _row: int | None = None
     _shown_edge: tuple[str, str] = ("", "")
     _shown_title: Text | None = None
-    _shown_numbers = ""
+    _shown_numbers: tuple[str, Level] = ("", "plain")
 
     def on_resize(self) -> None:
         self.update_frame(focused=self.has_class("-current"))
@@ -149,6 +175,11 @@ class Pane(Vertical):
     def on_click(self, event: events.Click) -> None:
         if self.session is not None:
             self.post_message(self.Chosen(self.session.id))
+
+    def on_choices_clicked(self, event: Choices.Clicked) -> None:
+        event.stop()
+        if self.prompt.assist is not None:
+            self.prompt.assist.click(event.index)
 
     def on_prompt_scroll(self, event: Prompt.Scroll) -> None:
         event.stop()
@@ -167,24 +198,23 @@ class Pane(Vertical):
                 self.transcript.to_end()
 
 
-def _title(session: SessionState, color: str, style: str, room: int) -> Text:
+def _title(session: SessionState, color: str, style: str, room: int, marks: tuple[str, ...] = ()) -> Text:
     mark, _ = MARKS[session.status]
     title = Text(no_wrap=True, end="")
     title.append(f"{mark} {session.letter} ", style=f"bold {color}")
-    title.append(fit(session.title, room), style=style)
+    unusual = fit(f" ⚙ {' · '.join(marks)}", room // 2) if marks else ""
+    title.append(fit(session.title, room - len(unusual)), style=style)
+    title.append(unusual, style=color)
     return title
 
 
-def _numbers(session: SessionState) -> str:
-    """What an answer does now; after it, how long the conversation is."""
+def _doing(session: SessionState) -> str:
+    """What an answer does now."""
     if session.status == "queued":
         return "waiting"
     if session.status == "prefill":
         return "reading the prompt"
-    parts: list[str] = []
     if session.status == "streaming":
         rate = session.live_tokens_per_s
-        parts.append("– tok/s" if rate is None else f"{rate:.1f} tok/s")
-    if session.context_tokens:
-        parts.append(f"ctx {session.context_tokens}")
-    return " · ".join(parts)
+        return "– tok/s" if rate is None else f"{rate:.1f} tok/s"
+    return ""

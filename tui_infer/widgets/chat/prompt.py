@@ -10,6 +10,7 @@ from textual.widgets import TextArea
 
 from tui_infer.sanitize import sanitize_paste
 from tui_infer.session import SessionState
+from tui_infer.widgets.chat.assist import Assist
 from tui_infer.widgets.chat.quick_wrap import QuickWrap
 
 NEWLINE_KEYS = frozenset({"ctrl+j", "shift+enter", "alt+enter", "ctrl+enter"})
@@ -67,10 +68,12 @@ class Prompt(TextArea, inherit_bindings=False):
             soft_wrap=True, show_line_numbers=False, highlight_cursor_line=False, tab_behavior="focus"
         )
         self.cursor_blink = False  # a blinking cursor is a timer that never sleeps
-        self._prompts = prompts
+        self.prompts = prompts
         self._send = send
         self._session: SessionState | None = None
         self.take_back: Callable[[], str] = lambda: ""  # the last queued prompt, out of the queue
+        self.drafted: Callable[[], None] = lambda: None  # another draft stands here
+        self.assist: Assist | None = None
 
     # --- the chat ----------------------------------------------------------------------------------
 
@@ -79,6 +82,7 @@ class Prompt(TextArea, inherit_bindings=False):
         if session is self._session:
             return
         self.store_draft()
+        self._close_list()
         self._session = session
         self._show(session.draft)
 
@@ -94,6 +98,26 @@ class Prompt(TextArea, inherit_bindings=False):
     def on_text_area_changed(self, event: TextArea.Changed) -> None:
         event.stop()
         self.store_draft()
+        self.drafted()
+        if self.assist is not None:
+            self.assist.changed()
+
+    def on_blur(self) -> None:
+        self._close_list()
+
+    def _close_list(self) -> None:
+        if self.assist is not None:
+            self.assist.close()
+
+    def replace_typed(self, text: str, start: tuple[int, int], end: tuple[int, int]) -> None:
+        """Write in place of what stands between two places, as if it were typed."""
+        if result := self._replace_via_keyboard(text, start, end):
+            self.move_cursor(result.end_location)
+
+    def give_back(self, text: str) -> None:
+        """A text that could not be sent, before what was typed since."""
+        self._show(f"{text}\n{self.text}" if self.text else text)
+        self.store_draft()
 
     def clear_sent(self) -> None:
         """The text was sent: an empty draft, and the history starts at its newest again."""
@@ -107,6 +131,14 @@ class Prompt(TextArea, inherit_bindings=False):
 
     async def _on_key(self, event: events.Key) -> None:
         key = event.key
+        if self.assist is not None:
+            if self.assist.key(event):
+                self._take(event)
+                return
+            if event.is_printable or key in ("backspace", "delete"):
+                self.assist.typed()
+            else:
+                self.assist.close()
         if key == "enter":
             self._take(event)
             # At once, not by a message: the keys after it may go to another chat, or write the next prompt.
@@ -140,8 +172,8 @@ class Prompt(TextArea, inherit_bindings=False):
     async def _on_paste(self, event: events.Paste) -> None:
         """All lines of a paste, whatever their line ends; nothing is sent."""
         self._take(event)
-        if result := self._replace_via_keyboard(sanitize_paste(event.text), *self.selection):
-            self.move_cursor(result.end_location)
+        if self.assist is None or not self.assist.paste(event.text):
+            self.replace_typed(sanitize_paste(event.text), *self.selection)
 
     def _set_document(self, text: str, language: str | None) -> None:
         super()._set_document(text, language)
@@ -173,7 +205,7 @@ class Prompt(TextArea, inherit_bindings=False):
         """Show the prompt before or after; False where the key is an ordinary move of the cursor."""
         if step < 0 and self._take_back():
             return True
-        session, prompts = self._session, self._prompts
+        session, prompts = self._session, self.prompts
         if session is None or not prompts:
             return False
         cursor = self.selection.end
@@ -187,12 +219,17 @@ class Prompt(TextArea, inherit_bindings=False):
         position = (len(prompts) if session.recall is None else session.recall) + step
         if position < 0:
             return True
-        if session.recall is None:
-            session.stash = self.text
         if position >= len(prompts):
             session.recall = None
             self._show(session.stash)
         else:
-            session.recall = position
-            self._show(prompts[position])
+            self.recall(position)
         return True
+
+    def recall(self, position: int) -> None:
+        """Show an earlier prompt; the draft comes back past the newest."""
+        if self._session is not None:
+            if self._session.recall is None:
+                self._session.stash = self.text
+            self._session.recall = position
+        self._show(self.prompts[position])
