@@ -31,7 +31,8 @@ TEXTS = {
     "quote": "> a\n> b\nlazy\n\n> - list\n>\n> ```\n> code\n> ```\n",
     "cjk": "日本語の文章はスペースがないので、どこでも改行できます。**強調**も`コード`も。\n\n- 一\n- 二\n",
     "emoji": "Party 🎉 and family 👩‍👩‍👧‍👦 and flag 🇫🇷 and heart ❤️ done, e\u0301 too.\n",
-    "right to left": "שלום עולם, **חשוב**: 123 abc.\n\n- مرحبا بالعالم `code`\n- واحد\n\n| א | ب |\n|---|---|\n| ג | ت |\n",
+    "right to left": "שלום עולם, **חשוב**: 123 abc.\n\n- مرحبا بالعالم `code`\n- واحد\n\n"
+    "| א | ب |\n|---|---|\n| ג | ت |\n",
     "links": "[text](http://x.y/z) and <http://a.b> and ![alt](pic.png) and [ref]\n\n[ref]: http://later.example\n",
     "html": "<b>not</b> html <!-- c -->\n\n<div>\nblock\n</div>\n",
     "markup": "[/red] [bold]x[/] [00] [link=x]y\n\n    indented [/]\n",
@@ -95,6 +96,41 @@ FRAGMENTS = st.sampled_from(
 def test_any_sequence_of_blocks_survives_any_cut(lines: list[str], size: int) -> None:
     text = "\n".join(lines)
     assert render(cut(text, size), look(30)) == render([text], look(30))
+
+
+PIECES = st.sampled_from(
+    ["a", "b c", "word ", "1", ".", ") ", "1. ", "- ", "+ ", "* ", "*", "**", "_", "`", "```", "# ", "> ",
+     "|", "| a | b |", "|--|", "---", "=", "\n", "\n\n", " ", "  ", "    ", "\t", "[l](u", ")", "&amp", ";",
+     "<http://a.b>", "\\", "~~", "é", "日本", ":", "!["]
+)  # fmt: skip
+
+
+@settings(max_examples=250, deadline=None)
+@given(st.lists(PIECES, min_size=2, max_size=30))
+def test_a_piece_that_only_adds_words_gives_what_the_whole_text_gives(pieces: list[str]) -> None:
+    growing = MarkdownText()
+    for count in range(1, len(pieces) + 1):
+        text, fresh = "".join(pieces[:count]), MarkdownText()
+        growing.update(text, final=False)
+        fresh.update(text, final=False)
+        lines = [[block.lines(30, DARK) for block in markdown.blocks()] for markdown in (growing, fresh)]
+        assert lines[0] == lines[1], text
+
+
+def test_a_word_at_the_end_of_a_long_list_is_no_reason_to_parse_the_list(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    text = "".join(f"{n}. **Item** {n}, some words\n" for n in range(1, 40)) + "40. The"
+    markdown = MarkdownText()
+    markdown.update(text, final=False)
+    parsed: list[str] = []
+    monkeypatch.setattr(MarkdownText, "_blocks", staticmethod(lambda text: parsed.append(text) or []))
+    for word in (" last", " item", " is", " *this* one."):
+        text += word
+        markdown.update(text, final=False)
+    assert parsed == []
+    last = markdown.blocks()[-1].lines(40, DARK)[-1]
+    assert "".join(part for part, _ in last) == "40. The last item is this one."
 
 
 @pytest.mark.parametrize("name", TEXTS)

@@ -53,7 +53,7 @@ def _render_block(
     head = block[0]
     match head.type:
         case "paragraph_open":
-            return wrap(inline_spans(block[1].children or (), style, palette), width)
+            return _paragraph(block[1], width, palette, style)
         case "heading_open":
             level = min(int(head.tag[1:]), 3) - 1
             return wrap(inline_spans(block[1].children or (), palette.heading[level], palette), width)
@@ -70,6 +70,17 @@ def _render_block(
             return [[("─" * width, palette.rule)]]
         case _:
             return wrap([(head.content, style)], width)
+
+
+def _paragraph(inline: Token, width: int, palette: Palette, style: Style) -> list[Line]:
+    """Remembered with the token: of a list that grows at its end, the other items stay as they are."""
+    look = (width, palette, style)
+    known = inline.meta.get("lines")
+    if known is not None and known[0] == look:
+        return list(known[1])
+    lines = wrap(inline_spans(inline.children or (), style, palette), width)
+    inline.meta["lines"] = (look, lines)
+    return list(lines)
 
 
 def _nested(

@@ -3,6 +3,9 @@
 A block is finished when another block has begun after it on a complete line; from then on, no further
 text can change it (there are no reference definitions and no HTML). This makes the final view equal to
 one render of the whole text, whatever the pieces were.
+
+Most pieces are a word of a paragraph or of a list's last item. They change the inline content of that one
+paragraph and nothing else, so that only this is parsed again.
 """
 
 import re
@@ -15,6 +18,7 @@ from tui_infer.widgets.chat.palette import Palette
 from tui_infer.widgets.chat.wrap import Line
 
 _LINES = re.compile(r"[^\n]*\n|[^\n]+")
+_AROUND_A_PARAGRAPH = {"list_item_close", "bullet_list_close", "ordered_list_close", "blockquote_close"}
 
 
 class Block:
@@ -30,12 +34,42 @@ class Block:
         self._key: tuple[int, Palette] | None = None
         self._lines: list[Line] = []
 
+    def grow(self, piece: str) -> bool:
+        """Take in more of the last line, where nothing but the words of a paragraph can come of it; False
+        where that is not certain.
+
+        A line of a paragraph with a letter in it stays one, whatever follows on the line: rules, underlines
+        of headings and of tables have none, and the marks of lists, quotes and fences come first.
+        """
+        inline = _last_paragraph(self._tokens)
+        if inline is None or "\n" in piece:
+            return False
+        line = inline.content[inline.content.rfind("\n") + 1 :]
+        source = self.source[self.source.rfind("\n") + 1 :]
+        start = source.rfind(line)
+        if start < 0 or source[start + len(line) :].strip(" ") or not any(map(str.isalpha, line)):
+            return False
+        self.source += piece
+        inline.content = (inline.content + source[start + len(line) :] + piece).rstrip()
+        inline.children = parser().parseInline(inline.content)[0].children
+        inline.meta.clear()
+        self._key = None
+        return True
+
     def lines(self, width: int, palette: Palette) -> list[Line]:
         key = (width, palette)
         if self._key != key:
             self._lines = render_blocks(self._tokens, width, palette, palette.base)
             self._key = key
         return self._lines
+
+
+def _last_paragraph(tokens: Sequence[Token]) -> Token | None:
+    """The inline token of the paragraph that a block ends with."""
+    index = len(tokens) - 1
+    while index > 0 and tokens[index].type in _AROUND_A_PARAGRAPH:
+        index -= 1
+    return tokens[index - 1] if index > 0 and tokens[index].type == "paragraph_close" else None
 
 
 class MarkdownText:
@@ -49,7 +83,11 @@ class MarkdownText:
 
     def update(self, text: str, *, final: bool) -> None:
         """Take in the whole text so far. A text that is not a continuation starts from nothing."""
-        if not text.startswith(self._text) and text[: self._done] != self._text[: self._done]:
+        if text.startswith(self._text):
+            if not final and self.tail and self.tail[-1].grow(text[len(self._text) :]):
+                self._text = text
+                return
+        elif text[: self._done] != self._text[: self._done]:
             self.finished, self._done = [], 0
         self._text = text
         rest = text[self._done :]
