@@ -16,6 +16,7 @@ from tui_infer.mirror import BlockMirror, BlockState
 from tui_infer.themes import load_themes
 from tui_infer.widgets.inspector.kvmap import KVPanel
 from tui_infer.widgets.inspector.view import SessionTag
+from tui_infer.widgets.inspector.window import choose_window
 
 
 @asynccontextmanager
@@ -88,21 +89,81 @@ async def test_arrows_move_by_a_cell_and_by_a_row_home_and_end_to_the_ends() -> 
         assert kv.cursor.block == 419
 
 
+def echo(app: InspectorApp) -> str:
+    """The line with the number that is being typed; empty where there is none."""
+    return next((line for line in panel(app, "kv")[1:] if line.startswith("go to block")), "")
+
+
 async def test_a_typed_number_and_enter_go_to_that_block() -> None:
     simulation = used(num_blocks=2000)
     async with mapped(simulation) as (app, pilot, kv):
         await pilot.press("3", "7", "8", "backspace")
-        assert "go to block 37" in panel(app, "kv")[0]
+        assert echo(app).startswith("go to block 37▏")
+        assert echo(app).endswith("⏎ go  Esc or space clear")
         await pilot.press("enter")
         assert kv.cursor.block == 37
-        assert "go to block" not in panel(app, "kv")[0]
+        assert not echo(app)
         assert told(app).startswith("block 37 ")
         assert app.inspector.opened_block is None
-        await pilot.press("9", "9", "9", "9", "9", "enter")  # there is none: no other one is taken for it
+        await pilot.press("9", "9", "9", "9", "9")
+        assert echo(app).startswith("go to block 99999▏ is none: 0 to 1,999")
+        await pilot.press("enter")  # there is none: no other one is taken for it
         assert kv.cursor.block == 37
         assert [toast.message for toast in app._notifications] == [
             "There is no block 99,999: they are 0 to 1,999."
         ]
+
+
+@pytest.mark.parametrize("key", ["space", "escape"])
+async def test_a_typed_number_is_given_up_by_space_and_escape_which_do_nothing_else_then(key: str) -> None:
+    async with mapped(used()) as (app, pilot, kv):
+        await pilot.press("3", key, "3", "7", "enter")
+        assert kv.cursor.block == 37
+        assert app.inspector.opened_block is None
+        await pilot.press("4", "right", "4", "0", "enter")  # so do the arrows
+        assert kv.cursor.block == 40
+
+
+async def test_where_there_is_no_line_for_it_the_number_stands_in_the_frame() -> None:
+    async with mapped(used(), size=(60, 14)) as (app, pilot, kv):
+        await pilot.press("3", "7")
+        assert kv.size.height < 6
+        assert "go to block 37▏" in panel(app, "kv")[0]
+
+
+# --- scrolling, row numbers and density ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [(57, 44), (60, 45), (78, 22), (118, 40), (44, 40)])
+@pytest.mark.parametrize("blocks", [141, 420, 2000, 100_000])
+async def test_every_row_begins_with_the_number_of_its_first_block(
+    size: tuple[int, int], blocks: int
+) -> None:
+    simulation = used(num_blocks=blocks, steps=300)
+    async with mapped(simulation, size=size) as (app, pilot, kv):
+        for _ in range(2):
+            window = kv._window
+            assert window is not None
+            assert window.gutter
+            lines = panel(app, "kv")[kv._map_y :]
+            for row in range(window.count // window.columns):
+                number = (window.first + row * window.columns) * window.scale
+                assert lines[row].split()[0] == f"{number:,}"
+            await pilot.press("d")
+
+
+def test_a_row_is_a_round_number_of_blocks_where_that_fits_and_less_round_before_numbers_go() -> None:
+    mirror = BlockMirror(141, 16)
+
+    def columns(rows: int, width: int) -> tuple[int, bool, bool]:
+        window = choose_window(mirror, rows, width, mode="auto", at_least=1, top=0)
+        return window.columns, window.wide, bool(window.gutter)
+
+    assert columns(8, 53) == (20, True, True)
+    assert columns(6, 53) == (24, True, True)
+    assert columns(4, 53) == (40, False, True)
+    assert columns(3, 53) == (48, False, True)
+    assert columns(8, 20)[2] is False
 
 
 async def test_the_cell_of_the_cursor_is_drawn_inverted_and_only_while_the_keys_go_there() -> None:
@@ -121,9 +182,6 @@ async def test_the_cell_of_the_cursor_is_drawn_inverted_and_only_while_the_keys_
         app.set_focus(None)
         await pilot.pause()
         assert style_at() != ink.cursor
-
-
-# --- scrolling and density -------------------------------------------------------------------------
 
 
 async def test_a_pool_of_a_few_screens_scrolls_block_by_block_with_a_position_mark() -> None:
@@ -270,7 +328,7 @@ def small() -> Simulation:
 async def test_beside_the_letter_stand_the_level_of_a_partly_filled_block_and_the_count_of_holders() -> None:
     async with mapped(small(), focused=None) as (app, _, kv):
         row = panel(app, "kv")[kv._map_y]
-        assert row.startswith("∅ A²A▃· · c · ")
+        assert row.startswith(" 0 ∅ A²A▃· · c · ")
 
 
 async def test_the_mouse_over_a_cell_tells_its_block_owners_and_logical_index() -> None:
@@ -326,7 +384,7 @@ async def test_the_blocks_of_the_chat_that_is_pointed_at_stand_out_in_every_them
 
 async def test_new_blocks_glow_then_fade_then_are_calm() -> None:
     simulation = used(num_blocks=420, chats=2)
-    async with mapped(simulation) as (app, pilot, kv):
+    async with mapped(simulation, size=(60, 60)) as (app, pilot, kv):
         app.set_focus(None)
         request = simulation.submit(3, 60, 200)
         while not simulation.mirror.table(request.id):

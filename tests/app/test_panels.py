@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import pytest
 from textual.pilot import Pilot
 
-from tests.app.driving import ask, running, screen_text
+from tests.app.driving import ask, pane_of, running, screen_text
 from tests.app.inspector_app import InspectorApp
 from tests.app.scripted import ScriptedClient
 from tests.app.simulation import Simulation
@@ -273,3 +273,35 @@ async def test_the_arrangement_outlives_a_hidden_inspector() -> None:
         await pilot.pause()
         assert "gpu" in app.state.arrangement.hidden
         assert app.main.inspector.query_one("#gpu", Panel).size.height == 0
+
+
+async def test_digits_are_a_block_in_kv_and_a_panel_elsewhere_and_the_keys_say_so() -> None:
+    async with running(ScriptedClient("word " * 200, rate=100), size=(140, 48)) as (app, pilot):
+        await ask(app, pilot, "Count")
+        await wait_until(lambda: app.state.newest_step >= 20, what="steps")
+
+        def keys() -> str:
+            return screen_text(app).splitlines()[-1]
+
+        await pilot.press("ctrl+o")
+        await pilot.pause()
+        assert "1-9 panel" in keys()
+        await pilot.press("3")
+        await pilot.pause()
+        inspector = app.main.inspector
+        assert inspector.map.has_focus
+        assert "0-9 block number" in keys()
+        assert "1-9 panel" not in keys()
+        await pilot.press("3")
+        await pilot.pause()
+        assert "⏎ go to block 3" in keys()
+        assert "1-9 panel" not in keys()
+        await pilot.press("escape")
+        await pilot.pause()
+        assert inspector.map.has_focus  # Esc cleared the number, and did no more
+        assert "0-9 block number" in keys()
+        await pilot.press("3", "space", "3", "7", "enter")
+        assert inspector.map.cursor.block == 37
+        await pilot.press("escape")
+        await pane_of(app)
+        assert app.state.current.busy

@@ -16,6 +16,7 @@ from textual.widget import Widget
 
 from tui_infer.arrangement import PANELS, Arrangement
 from tui_infer.event_log import EventLog
+from tui_infer.keys import PANEL_KEYS, bindings_of
 from tui_infer.widgets.inspector.ab import AbPanel, ab_rows
 from tui_infer.widgets.inspector.batch import BatchPanel
 from tui_infer.widgets.inspector.block_detail import BlockCard, with_card
@@ -32,6 +33,7 @@ from tui_infer.widgets.inspector.series import StepSeries
 from tui_infer.widgets.inspector.step import StepPanel
 from tui_infer.widgets.inspector.table import TablePanel
 from tui_infer.widgets.inspector.view import InspectorView, graph_failures
+from tui_infer.widgets.inspector.window import ROUND, rows_needed
 
 QUIET_AFTER_S = 1.2
 LEFT, RIGHT = ("batch", "step", "ab", "gpu"), ("kv", "table", "events")
@@ -96,11 +98,7 @@ class Inspector(BlockHost):
     Inspector { background: $background; height: 1fr; width: 1fr; }
     """
     BINDINGS = [
-        Binding("z", "enlarge", "enlarge or back", show=False),
-        Binding("x", "hide", "hide", show=False),
-        Binding("u", "reset", "show all panels", show=False),
-        Binding("shift+up", "move(-1)", "move up", show=False),
-        Binding("shift+down", "move(1)", "move down", show=False),
+        *bindings_of(PANEL_KEYS),
         *[Binding(f"{n}", f"pick({n})", f"panel {n}", show=False) for n in range(1, 10)],
     ]
 
@@ -211,6 +209,10 @@ class Inspector(BlockHost):
         self.call_after_refresh(self._draw)
 
     # --- what the user makes of them -----------------------------------------------------------
+
+    def forget_typed(self) -> bool:
+        """Give up the number that is being typed in the map; False where there is none."""
+        return self.is_mounted and self.map.forget_typed()
 
     @property
     def tabbed(self) -> bool:
@@ -394,8 +396,8 @@ class Inspector(BlockHost):
         self, names: Sequence[str], area: Region, most: dict[str, int], greedy: Sequence[str]
     ) -> dict[str, Region]:
         rows: dict[str, int] = {}
-        for cells_per_block in (2, 1):
-            map_rows = -(-self._needs.blocks * cells_per_block // max(1, area.width - 4))
+        for wide, step in ((wide, step) for wide in (True, False) for step in ROUND):
+            map_rows = rows_needed(self._needs.blocks, max(1, area.width - 4), wide=wide, step=step)
             most = most | {"kv": max(6, map_rows + MAP_NOTES)}
             rows = plan_rows(names, area.height, most, greedy=greedy, keep=self.arrangement.current)
             if rows.get("kv", 0) >= map_rows + MAP_NOTES:

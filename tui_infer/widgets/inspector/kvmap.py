@@ -12,10 +12,10 @@ from tui_infer.widgets.inspector.block_words import block_line, range_line
 from tui_infer.widgets.inspector.cells import CellGrid
 from tui_infer.widgets.inspector.cursor import MapCursor
 from tui_infer.widgets.inspector.frame import Frame
-from tui_infer.widgets.inspector.lines import Line, counted, joined, spread, stacked
+from tui_infer.widgets.inspector.lines import Line, counted, joined, spread, stacked, width_of
 from tui_infer.widgets.inspector.panel import Panel
 from tui_infer.widgets.inspector.view import SessionTag
-from tui_infer.widgets.inspector.window import MapMode, MapWindow, choose_window
+from tui_infer.widgets.inspector.window import ROUND, MapMode, MapWindow, choose_window, rows_needed
 
 # Rows around the map when there is room: what is full, who holds how much, what the marks mean.
 MAP_NOTES = 3
@@ -23,7 +23,8 @@ WHEEL_ROWS = 3
 
 
 class KVPanel(Panel):
-    """The map has a cursor while it has the focus, or while the card of a block is open.
+    """The map has a cursor while it has the focus, or while the card of a block is open. Digits are a block's
+    number here, where in other panels they pick a panel; what was typed stands below the map.
 
     Its scale, place and cursor are the reader's; what it draws comes from the frame alone.
     """
@@ -31,7 +32,7 @@ class KVPanel(Panel):
     NAME = "KV"
     HINTS: ClassVar[tuple[tuple[str, str], ...]] = (
         ("←↑↓→", "move"),
-        ("0-9", "go to block"),
+        ("0-9", "block number"),
         ("⏎", "open"),
         ("g", "its chat"),
         ("d", "density"),
@@ -81,8 +82,14 @@ class KVPanel(Panel):
 
     # --- drawing -------------------------------------------------------------------------------
 
+    @property
+    def hints(self) -> tuple[tuple[str, str], ...]:
+        if not self.cursor.typed:
+            return self.HINTS
+        return (("⏎", f"go to block {self.cursor.typed}"), ("0-9", "more of it"), ("Esc Space", "clear it"))
+
     def caption(self, frame: Frame, width: int) -> Line:
-        if self.cursor.typed:
+        if self.cursor.typed and not self._echoed:
             return [("go to block ", frame.ink.text), (f"{self.cursor.typed}▏", frame.ink.strong)]
         return []
 
@@ -108,11 +115,15 @@ class KVPanel(Panel):
         if height >= 6:
             lines.append(self._capacity(frame, width))
         below: list[Line] = []
-        notes = (height >= 4) + (height >= 9)
+        blocks, room = frame.view.mirror.num_blocks, height - len(lines) - 2
+        fits = height >= 6 and rows_needed(blocks, width, wide=True, step=ROUND[0]) <= room
+        notes = (height >= 4) + (height >= 9 or fits)
+        self._echoed = notes > 0
         self._map_y = 1 + len(lines)
         map_lines = self._map(frame, width, height - len(lines) - notes)
         if notes:
-            below.append(self._told(frame, width) or self._owners(frame, width))
+            told = self._echo(frame, width) or self._told(frame, width)
+            below.append(told or self._owners(frame, width))
         if notes > 1:
             below.append(self._legend(frame, width))
         return [*lines, *map_lines, *below]
@@ -239,7 +250,22 @@ class KVPanel(Panel):
         first = round((window.rows - length) * window.top / max(1, window.last_top))
         return range(first, first + length)
 
+    _echoed = False
+
     # --- lines below the map -------------------------------------------------------------------
+
+    def _echo(self, frame: Frame, width: int) -> Line:
+        """The number that is being typed, and the ways out; empty where none is."""
+        ink, typed, last = frame.ink, self.cursor.typed, frame.view.mirror.num_blocks - 1
+        if not typed:
+            return []
+        there = int(typed) <= last
+        line: Line = [("go to block ", ink.text), (f"{typed}▏", ink.strong if there else ink.error)]
+        if not there:
+            line.append((f" is none: 0 to {last:,}", ink.error))
+        keys: list[Line] = [[("⏎", ink.title), (" go", ink.dim)]] if there else []
+        keys.append([("Esc", ink.title), (" or ", ink.dim), ("space", ink.title), (" clear", ink.dim)])
+        return spread(line, joined(keys, ("  ", ink.dim), width - width_of(line) - 2), width, ink.dim)
 
     def _told(self, frame: Frame, width: int) -> Line:
         """What is under the mouse, or under the cursor; empty where neither is on the map."""
@@ -328,6 +354,18 @@ class KVPanel(Panel):
         text = f"There is no block {block:,}: they are 0 to {num_blocks - 1:,}."
         self.app.notify(text, title="Block", timeout=3, markup=False)
 
+    def forget_typed(self) -> bool:
+        """Give up the number that is being typed; False where there is none."""
+        if not self.cursor.typed:
+            return False
+        self.cursor.typed = ""
+        self._typed_changed()
+        return True
+
+    def _typed_changed(self) -> None:
+        self.redraw()
+        self.post_message(self.HintsChanged())
+
     def toggle_density(self) -> None:
         """Many blocks a cell, or one."""
         dense = self._window is not None and self._window.scale > 1
@@ -378,13 +416,18 @@ class KVPanel(Panel):
     def _take_key(self, key: str, character: str | None, window: MapWindow) -> bool:
         cursor = self.cursor
         assert cursor.block is not None
+        if cursor.type(key, character):
+            self._typed_changed()
+            return True
+        if key == "enter" and cursor.typed:
+            self._go_to_typed(cursor.take_typed(), window.num_blocks)
+            self.post_message(self.HintsChanged())
+            return True
+        if self.forget_typed() and key in ("escape", "space"):
+            return True
         moved = cursor.moved(key, window)
         if moved is not None:
             self.go_to(moved)
-        elif cursor.type(key, character):
-            self.redraw()
-        elif key == "enter" and cursor.typed:
-            self._go_to_typed(cursor.take_typed(), window.num_blocks)
         elif key in ("enter", "space"):
             self.post_message(self.Chosen(cursor.block, again=True))
         elif key == "g":

@@ -235,7 +235,7 @@ class StepPanel(Panel):
             dropped = frame.view.history.dropped
             return [(f"{dropped:,} steps not received", ink.warn)] if dropped else []
         return [
-            (f"batch {ratio.batch} median graph " if other else "median graph ", ink.dim),
+            (f"batch {ratio.batch}: graph " if other else "median graph ", ink.dim),
             (milliseconds(ratio.graph_ms), ink.graph),
             (" eager ", ink.dim),
             (milliseconds(ratio.eager_ms), ink.eager),

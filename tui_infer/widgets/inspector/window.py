@@ -11,6 +11,8 @@ MapMode = Literal["auto", "blocks", "density"]
 # otherwise: behind so many pages nobody would see what happens.
 MAX_SCREENS = 6
 MAX_GUTTER = 7
+GUTTER_FROM = 30  # characters from which rows begin with the number of their first block
+ROUND = (10, 8, 4, 1)  # rows of so many blocks, or of a multiple, are easy to count in: the first the easiest
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,36 +76,49 @@ def choose_window(
 ) -> MapWindow:
     """The window for an area of ``rows`` times ``width`` characters; ``top`` is where the reader was.
 
-    One cell a block, two characters wide where all fit, else one; then scrolling; and beyond
+    One cell a block, two characters wide where all fit, else one; rows are numbered, and longer than a round
+    number of blocks only where that makes room for all. Then numbers are left out; then it scrolls; beyond
     ``MAX_SCREENS`` screens, or where ``mode`` says so, ``scale`` blocks a cell. ``at_least`` is the scale of
     before: a map that zoomed out does not jump back.
     """
     blocks, rows, width = mirror.num_blocks, max(1, rows), max(2, width)
-    gutter = min(MAX_GUTTER, len(f"{blocks:,}") + 1) if width >= 64 else 0
+    gutter = gutter_width(blocks, width)
     if mode != "density" and at_least == 1:
-        for wide in (True, False):
-            for margin in (gutter, 0) if gutter else (0,):
-                columns = _round_columns((width - margin) // (1 + wide), margin)
+        ways = [(wide, margin) for margin in dict.fromkeys((gutter, 0)) for wide in (True, False)]
+        for wide, margin in ways:
+            for step in ROUND if margin else (1,):
+                columns = _columns(width - margin, wide, step)
                 total = -(-blocks // columns)
                 if total <= rows:
                     return MapWindow(1, columns, rows, 0, total, blocks, wide, margin)
     touched = mirror.high_water + 1
     too_large = touched > MAX_SCREENS * rows * width or at_least > 1
     if mode == "density" or (mode == "auto" and too_large):
-        scale, count = fit_cells(mirror, rows, width, max(2, at_least))
-        shown = -(-count // width)
+        columns = width - gutter
+        scale, count = fit_cells(mirror, rows, columns, max(2, at_least))
+        shown = -(-count // columns)
         rest = max(0, blocks - count * scale)
-        return MapWindow(scale, width, shown, 0, shown, blocks, rest=rest)
-    columns = _round_columns(width - 2 - gutter, gutter)  # the last two columns are the position mark's
+        return MapWindow(scale, columns, shown, 0, shown, blocks, gutter=gutter, rest=rest)
+    # the last two columns are the position mark's
+    columns = _columns(width - 2 - gutter, wide=False, step=ROUND[0] if gutter else 1)
     total = -(-blocks // columns)
     return MapWindow(1, columns, rows, max(0, min(top, total - rows)), total, blocks, gutter=gutter)
 
 
-def _round_columns(columns: int, gutter: int) -> int:
-    """Beside numbers, rows of a round number of blocks are easier to count in."""
-    if gutter and columns >= 20:
-        columns -= columns % 10
-    return max(1, columns)
+def gutter_width(blocks: int, width: int) -> int:
+    """Characters of the numbers before the rows, 0 where there is no room for them."""
+    return min(MAX_GUTTER, len(f"{blocks:,}") + 1) if width >= GUTTER_FROM else 0
+
+
+def rows_needed(blocks: int, width: int, *, wide: bool, step: int) -> int:
+    """Rows in which all blocks fit, a cell each, behind their numbers; ``step`` as in ``ROUND``."""
+    return -(-blocks // _columns(width - gutter_width(blocks, width), wide, step))
+
+
+def _columns(width: int, wide: bool, step: int) -> int:
+    """Cells in so many characters, cut to a multiple of ``step`` where two of them fit."""
+    columns = max(1, width // (1 + wide))
+    return columns - columns % step if columns >= 2 * step else columns
 
 
 def fit_cells(mirror: BlockMirror, rows: int, width: int, at_least: int) -> tuple[int, int]:
