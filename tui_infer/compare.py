@@ -176,13 +176,20 @@ class Comparison:
         return bool(self.followers) or any(session.busy for session in self.columns(space))
 
     def advance(self, space: Workspace) -> None:
-        """Send the prompt to those whose shared part is computed by now."""
+        """Send the prompt to those whose shared part is computed; to none where the first was stopped, or
+        with a dead engine.
+        """
+        if space.phase == "failed":
+            self.followers.clear()
         for leader in list(self.followers):
             session = space.sessions.get(leader)
             answer = session.last_answer if session is not None else None
             if session is not None and session.busy and not (answer is not None and answer.token_ids):
                 continue
-            for chat in self.followers.pop(leader):
+            followers = self.followers.pop(leader)
+            if answer is not None and answer.status == "cancelled":
+                continue
+            for chat in followers:
                 if chat in space.sessions and not space.sessions[chat].turns:
                     space.submit(chat, self.prompt, typed=None)
 

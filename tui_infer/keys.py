@@ -76,12 +76,16 @@ PROMPT_KEYS = [
 
 # What the columns of a comparison take.
 COMPARE_KEYS = [
-    ("← → 1…8", "column"),
-    ("Enter", "go on with it, close the others"),
-    ("k", "keep all as chats"),
-    ("d u", "next difference, the one before"),
-    ("m c n", "marks, copy, compare anew"),
-    ("Esc", "stop the answers, then back"),
+    Key("compare-next", "right,tab,l", "column(1)", "next column (or 1…8)", "Comparing"),
+    Key("compare-previous", "left,shift+tab,h", "column(-1)", "column before", "Comparing"),
+    Key("compare-take", "enter,t", "take", "go on with it, close the others", "Comparing"),
+    Key("compare-keep", "k,alt+c", "keep", "back, keep all as chats", "Comparing"),
+    Key("compare-stop", "escape", "stop", "stop the answers, then back", "Comparing"),
+    Key("compare-difference", "d", "difference(1)", "next difference", "Comparing"),
+    Key("compare-back", "u", "difference(-1)", "difference before", "Comparing"),
+    Key("compare-marks", "m", "marks", "marks on or off", "Comparing"),
+    Key("compare-copy", "c", "copy", "copy this answer", "Comparing"),
+    Key("compare-new", "n", "new", "compare something else", "Comparing"),
 ]
 
 # What the timeline takes while the past is looked at.

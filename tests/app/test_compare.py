@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.records import AnyCommand, Cancel, Delta, Finished, Ready, Rejected, Started, Submit
+from engine.records import AnyCommand, Cancel, Delta, Failed, Finished, Ready, Rejected, Started, Submit
 from engine.request import SamplingParams
 from tests.app.scripted import engine_status
 from tui_infer.compare import (
@@ -261,6 +261,21 @@ def test_stopping_sends_none_of_those_that_wait(state: AppState, sent: list[AnyC
     assert [command for command in sent if isinstance(command, Cancel)]
     assert not comparison.busy(state)
     assert numbers_of(comparison.columns(state)[2], waits=False) == ("not sent", "")
+
+
+def test_a_stopped_first_or_a_dead_engine_sends_none_of_those_that_wait(
+    state: AppState, sent: list[AnyCommand]
+) -> None:
+    comparison = start(state, plan("n=2 Go"))
+    state.cancel(comparison.columns(state)[0].id)
+    comparison.advance(state)
+    assert len(asked(sent)) == 1
+    comparison = start(state, plan("n=2 Go"))
+    state.apply(Failed("engine stopped", "killed", ""))
+    comparison.advance(state)
+    assert len(asked(sent)) == 2
+    assert not state.pending
+    assert not comparison.busy(state)
 
 
 def compared(state: AppState, texts: tuple[str, str], ends: tuple[str, str]) -> tuple[str, Difference]:

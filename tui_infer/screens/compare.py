@@ -4,34 +4,37 @@ import asyncio
 from collections.abc import Iterable
 from time import monotonic
 
+from rich.cells import cell_len
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.screen import Screen
 from textual.timer import Timer
 
 from tui_infer.compare import Comparison, Job
+from tui_infer.keys import COMPARE_KEYS
 from tui_infer.sanitize import one_line
 from tui_infer.state import AppState
 from tui_infer.themes import code_style
 from tui_infer.widgets.bar import Bar, Part, fit
 from tui_infer.widgets.chat.compare_view import CompareView
 from tui_infer.widgets.chat.palette import Palette, palette_of
+from tui_infer.widgets.key_bar import bound_keys
 
 DRAW_S = 0.12  # between two looks at texts that stream
-COMPARE_S = 0.35  # between two comparisons of them
+COMPARE_S = 0.35  # between two comparisons of them, or
+REST = 3  # times as long as the last one took
 SOON_S = 0.001  # a timer cannot wait for no time
 
-# (key, what it does, the same on a narrow screen), the most important first
+# (ids of keys, what they do, the same on a narrow screen), the most important first
 HINTS = [
-    ("←→", "column", "column"),
-    ("Enter", "take it, close the others", "take it"),
-    ("k", "keep all", "keep all"),
-    ("Esc", "{escape}", "{escape}"),
-    ("↑↓", "scroll", "scroll"),
-    ("d", "next difference", "difference"),
-    ("n", "new", "new"),
-    ("m", "marks", "marks"),
-    ("c", "copy", "copy"),
+    (("compare-previous", "compare-next"), "column", "column"),
+    (("compare-take",), "take it, close the others", "take it"),
+    (("compare-keep",), "keep all", "keep all"),
+    (("compare-stop",), "{escape}", "{escape}"),
+    (("compare-difference",), "next difference", "difference"),
+    (("compare-new",), "new", "new"),
+    (("compare-marks",), "marks", "marks"),
+    (("compare-copy",), "copy", "copy"),
 ]
 WIDE = 100
 
@@ -60,9 +63,11 @@ class CompareKeys(Bar):
         key_style, text_style = self.ink("footer-key-foreground", bold=True), self.ink("foreground", 0.7)
         parts: list[Part] = []
         used = 0
-        for key, wide, narrow in HINTS:
+        bound = bound_keys(self.screen)
+        for ids, wide, narrow in HINTS:
+            key = " ".join(bound[id][0] for id in ids if id in bound)
             label = (wide if width >= WIDE else narrow).format(escape=self.escape)
-            cells = len(key) + len(label) + 3
+            cells = cell_len(key) + cell_len(label) + 3
             if used + cells > width:
                 break
             parts += [Part(f" {key}", key_style), Part(f" {label} ", text_style)]
@@ -75,8 +80,7 @@ class CompareScreen(Screen[str | None], inherit_bindings=False):
 
     CSS_PATH = "compare.tcss"
     BINDINGS = [
-        Binding("left,shift+tab,h", "column(-1)", "column before", show=False, id="compare-previous"),
-        Binding("right,tab,l", "column(1)", "next column", show=False, id="compare-next"),
+        *[Binding(key.keys, key.action, key.label, show=False, id=key.id) for key in COMPARE_KEYS],
         *[Binding(f"{n},alt+{n}", f"number({n})", f"column {n}", show=False) for n in range(1, 9)],
         Binding("up", "rows(-1)", "scroll up", show=False),
         Binding("down", "rows(1)", "scroll down", show=False),
@@ -84,15 +88,6 @@ class CompareScreen(Screen[str | None], inherit_bindings=False):
         Binding("pagedown,space", "page(1)", "page down", show=False),
         Binding("home", "edge(False)", "to the start", show=False),
         Binding("end", "edge(True)", "to the end", show=False),
-        Binding("d", "difference(1)", "next difference", show=False, id="compare-difference"),
-        Binding("D,u", "difference(-1)", "difference before", show=False),
-        Binding("m", "marks", "marks on or off", show=False, id="compare-marks"),
-        Binding("c", "copy", "copy this answer", show=False, id="compare-copy"),
-        Binding("enter,t", "take", "take this column, close the others", show=False, id="compare-take"),
-        Binding("k", "keep", "keep all", show=False, id="compare-keep"),
-        Binding("n", "new", "compare something else", show=False, id="compare-new"),
-        Binding("escape", "stop", "stop the answers, then back", show=False, id="compare-stop"),
-        Binding("alt+c", "keep", "back to the chats", show=False),
     ]
 
     def __init__(self, state: AppState, comparison: Comparison) -> None:
@@ -103,6 +98,8 @@ class CompareScreen(Screen[str | None], inherit_bindings=False):
         self._timer: Timer | None = None
         self._compare_timer: Timer | None = None
         self._comparing = False
+        self._rest_s = COMPARE_S
+        self._theme: Palette | None = None
         self.view = CompareView(state, comparison, self._palette)
         self.keys = CompareKeys()
 
@@ -113,13 +110,20 @@ class CompareScreen(Screen[str | None], inherit_bindings=False):
 
     def on_mount(self) -> None:
         self.view.focus()
-        self.app.theme_changed_signal.subscribe(self, lambda _: self.view.update())
+        self.app.theme_changed_signal.subscribe(self, lambda _: self._theme_changed())
         self._draw()
 
     def _palette(self) -> Palette:
-        theme = self.app.current_theme
-        variables = tuple(sorted(self.app.theme_variables.items()))
-        return palette_of(theme.name, variables, code_style(theme))
+        """Asked for with every row that is drawn."""
+        if self._theme is None:
+            theme = self.app.current_theme
+            variables = tuple(sorted(self.app.theme_variables.items()))
+            self._theme = palette_of(theme.name, variables, code_style(theme))
+        return self._theme
+
+    def _theme_changed(self) -> None:
+        self._theme = None
+        self.view.update()
 
     # --- from the state ----------------------------------------------------------------------------
 
@@ -151,7 +155,7 @@ class CompareScreen(Screen[str | None], inherit_bindings=False):
         """Compare the texts on a thread: at once where nothing was compared lately, else in a moment."""
         if self._comparing or self._compare_timer is not None or not self._comparison.stale(self._state):
             return
-        delay = max(SOON_S, COMPARE_S - (monotonic() - self._compared_s))
+        delay = max(SOON_S, self._rest_s - (monotonic() - self._compared_s))
         self._compare_timer = self.set_timer(delay, self._start_comparing, name="differences")
 
     def _start_comparing(self) -> None:
@@ -162,11 +166,13 @@ class CompareScreen(Screen[str | None], inherit_bindings=False):
             self.run_worker(self._compare(jobs), group="differences")
 
     async def _compare(self, jobs: list[Job]) -> None:
+        began = monotonic()
         try:
             found = await asyncio.to_thread(lambda: [job.run() for job in jobs])
         finally:
             self._comparing = False
         self._compared_s = monotonic()
+        self._rest_s = max(COMPARE_S, REST * (self._compared_s - began))
         self._comparison.take_in(jobs, found)
         self.view.update()
         self._compare_soon()

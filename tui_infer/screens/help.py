@@ -78,7 +78,8 @@ class HelpScreen(ModalScreen[None]):
         right = self._table()
         self._section(right, "Prompt", PROMPT_KEYS)
         self._section(right, "Looking back", PAST_KEYS)
-        self._section(right, "Comparing", COMPARE_KEYS)
+        comparing = [(short_key(key.keys.split(",")[0]), key.label) for key in COMPARE_KEYS]
+        self._section(right, "Comparing", comparing)
         commands = [(f"/{name}", command.description) for name, command in COMMANDS.items()]
         self._section(right, "Commands", commands)
         marks = [(mark, MARK_WORDS[name]) for name, (mark, _) in MARKS.items()]

@@ -35,6 +35,7 @@ PANEL_HINTS = [
     ("⇧↑↓", "move"),
     ("u", "all"),
 ]
+BESIDE_OTHERS = ("help", "palette", "new", "all")  # the most important where several chats are shown
 WIDE = 100
 ORDER = ["help", "mode", "pause", "step", "past", "until", "layout", "inspector", "panel"]
 ORDER += ["zoom", "next", "all", "compare", "new", "cancel", "palette"]
@@ -45,18 +46,20 @@ class KeyBar(Bar):
     is sent, where these are several.
     """
 
+    _chats = 0
     _receivers = 0
 
-    def set_receivers(self, count: int) -> None:
-        if count != self._receivers:
-            self._receivers = count
+    def set_receivers(self, shown: int, *, to_all: bool) -> None:
+        """How many chats are shown, and whether all of them get what is sent."""
+        if (shown, shown * to_all) != (self._chats, self._receivers):
+            self._chats, self._receivers = shown, shown * to_all
             self.refresh()
 
     def _receivers_part(self, keys: dict[str, tuple[str, str]]) -> list[Part]:
         if not self._receivers or "all" not in keys:
             return []
         key, action = keys["all"]
-        text = f" ⇉ sent to all {self._receivers} shown, {key} ends it "
+        text = f" ⇉ to all {self._receivers} shown, {key} ends it "
         return [Part(text, self.ink("warning", bold=True, reverse=True), action)]
 
     def parts(self, width: int) -> list[Part]:
@@ -69,7 +72,9 @@ class KeyBar(Bar):
             return hints
         several = self._receivers_part(keys)
         used += sum(cell_len(part.text) for part in several)
-        for name, wide, narrow in SHOWN:
+        # beside another chat the switch matters as much as opening one
+        first = [hint for hint in SHOWN if hint[0] in BESIDE_OTHERS and self._chats > 1]
+        for name, wide, narrow in [*first, *(hint for hint in SHOWN if hint not in first)]:
             if name not in keys or (several and name == "all"):
                 continue
             label = wide if width >= WIDE else narrow
