@@ -1,22 +1,26 @@
 """What the terminal sends, made into events: Textual's driver with a parser of its own.
 
 Textual 8 takes an escape inside a bracketed paste for the start of a key sequence and types what follows,
-so a pasted coloured log could press any key; and it reads Alt+1…9 as the characters of a Mac keyboard. Both
-are put right here, before any event exists.
+so a pasted coloured log could press any key; it reads Alt+1…9 as the characters of a Mac keyboard, and Alt
+with a letter as two characters where another escape follows at once. All that is put right here, before any
+event exists.
 """
 
 import codecs
 import os
+import re
 import selectors
 from collections.abc import Iterable
 from time import monotonic
 
 from textual import constants, events
+from textual._ansi_sequences import ANSI_SEQUENCES_KEYS
 from textual._xterm_parser import BRACKETED_PASTE_END, BRACKETED_PASTE_START, XTermParser
 from textual.drivers.linux_driver import LinuxDriver
 from textual.message import Message
 
 ESC = "\x1b"
+_ALT = re.compile(f"{ESC}[0-9a-z]")  # no longer sequence begins like this
 READ_BYTES = 1 << 16
 POLL_S = 0.1
 PARTIAL_S = 1.0  # for the rest of a paste's first sequence on a slow line; a lone Esc does not wait for it
@@ -69,7 +73,7 @@ class TerminalParser(XTermParser):
             yield from super().tick()
 
     def _sequence_to_key_events(self, sequence: str, alt: bool = False) -> Iterable[events.Key]:
-        if len(sequence) == 2 and sequence[0] == ESC and sequence[1] in "0123456789":
+        if _ALT.fullmatch(sequence) and (sequence[1].isdigit() or sequence not in ANSI_SEQUENCES_KEYS):
             return [events.Key(f"alt+{sequence[1]}", None)]
         return super()._sequence_to_key_events(sequence, alt)
 

@@ -47,6 +47,16 @@ def test_escape_and_a_digit_are_alt_and_the_digit(digit: str) -> None:
     assert (key.key, key.character) == (f"alt+{digit}", None)
 
 
+def test_alt_with_letters_and_escapes_in_a_burst_are_those_keys_and_no_text() -> None:
+    assert described(parse("\x1ba\x1bc", "\x1b[A\x1bp\x1b1x")) == [
+        "alt+a", "alt+c", "up", "alt+p", "alt+1", "x"
+    ]  # fmt: skip
+
+
+def test_alt_b_and_alt_f_stay_what_terminals_send_for_words() -> None:
+    assert described(parse("\x1bb\x1bf")) == ["ctrl+left", "ctrl+right"]
+
+
 def test_a_lone_escape_is_the_escape_key_after_its_delay() -> None:
     parser = TerminalParser()
     assert list(parser.feed("\x1b")) == []
