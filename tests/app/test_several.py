@@ -1,14 +1,19 @@
 """Several chats at once, as a user meets them: sending to all, queues, and the compare view."""
 
+from pathlib import Path
+
 import pytest
 
 from engine.records import Submit
 from tests.app.driving import ask, focused_pane, pane_of, running, screen_text
+from tests.app.recorded import replaying
 from tests.app.scripted import ScriptedClient
 from tests.waiting import wait_until
 from tui_infer.app import TuiInferApp
 from tui_infer.commands import TuiCommands
 from tui_infer.config import Settings
+from tui_infer.recording.format import Heard, Sent
+from tui_infer.recording.reader import read_recording
 from tui_infer.screens.ask import Ask
 from tui_infer.screens.compare import CompareScreen
 from tui_infer.screens.compare_form import CompareForm
@@ -448,3 +453,33 @@ async def test_all_of_it_is_in_the_palette_and_among_the_commands() -> None:
         assert {"all", "to", "queue", "compare"} <= COMMANDS.keys()
         app.several.do("edit")
         assert (await pane_of(app)).prompt.text == "two"
+
+
+async def test_what_a_queue_and_a_comparison_send_is_recorded_and_replayed_as_any_prompt(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "several.tirec"
+    client = ScriptedClient("ok", rate=1000)
+    async with running(client, size=(160, 48)) as (app, pilot):
+        await ask(app, pilot, f"/record {path}")
+        for text in ("one", "two"):
+            await ask(app, pilot, text)
+        await wait_until(lambda: len(sent(client)) == 2 and not app.state.active)
+        await ask(app, pilot, "/compare n=2 Go")
+        await wait_until(lambda: len(sent(client)) == 4 and not app.state.active)
+        app.recordings.finish()
+        live = [[turn.text for turn in session.turns] for session in app.state.sessions.values()]
+    entries = read_recording(path).entries
+    said = [
+        type(entry.command if isinstance(entry, Sent) else entry.event).__name__
+        for entry in entries
+        if isinstance(entry, (Sent, Heard))
+    ]
+    said = [kind for kind in said if kind in ("Submit", "Finished")]
+    assert said[:4] == ["Submit", "Finished"] * 2  # the queued one behind the end of the one before
+    assert said.count("Submit") == said.count("Finished") == 4
+    async with replaying(path, playing=True, speed=64) as (replay, _, __):
+        await wait_until(lambda: replay.client.ended)  # type: ignore[attr-defined]
+        shown = [[turn.text for turn in session.turns] for session in replay.state.sessions.values()]
+        assert shown == live
+        assert not any(session.queue for session in replay.state.sessions.values())
