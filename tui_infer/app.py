@@ -22,6 +22,7 @@ from tui_infer.commands import TuiCommands
 from tui_infer.config import Settings
 from tui_infer.config_sources import load_config
 from tui_infer.drafts import Drafts
+from tui_infer.help_topics import topic_of
 from tui_infer.keymap import KeyNames, check_keymap
 from tui_infer.keys import app_bindings
 from tui_infer.landmarks import Landmark
@@ -33,9 +34,10 @@ from tui_infer.recording.control import RecordControl
 from tui_infer.recording.playback import ReplayControl
 from tui_infer.recording.writer import RecordingWriter
 from tui_infer.screens.ask import Ask, Rename
-from tui_infer.screens.help import HelpScreen
+from tui_infer.screens.help import HelpScreen, all_sections, titles_here
 from tui_infer.screens.main import MainScreen
 from tui_infer.several import Several
+from tui_infer.slash import COMMANDS
 from tui_infer.state import AppState, Topic
 from tui_infer.store.keeper import Keeper
 from tui_infer.store.store import Store
@@ -43,6 +45,8 @@ from tui_infer.terminal_input import TerminalDriver
 from tui_infer.themes import choose_theme, load_themes
 from tui_infer.time_travel import TimeTravel
 from tui_infer.tools import Tools
+from tui_infer.turn_acts import TurnActs
+from tui_infer.widgets.chat.messages import Messages
 from tui_infer.widgets.inspector.ab import AbPanel
 from tui_infer.widgets.inspector.panel import Panel
 
@@ -91,6 +95,7 @@ class TuiInferApp(App[int], inherit_bindings=False):
         self._gpu_status: EngineStatus | None = None
         self.tools = Tools(self)
         self.several = Several(self)
+        self.turns = TurnActs(self)
         self.transfer = ChatTransfer(self)
         self.models = ModelSwitch(self)
         self.chats = ChatCommands(self)
@@ -167,12 +172,17 @@ class TuiInferApp(App[int], inherit_bindings=False):
         return TerminalDriver if chosen is LinuxDriver else chosen
 
     def get_default_screen(self) -> MainScreen:
-        return MainScreen(self.state, inspector=self.settings.inspector, assistance=AppAssistance(self))
+        return MainScreen(self.state, inspector=self.archive.inspector(), assistance=AppAssistance(self))
 
     @property
     def _screen_is_up(self) -> bool:
         """Whether the main screen can be drawn: on a slow machine frames come before it."""
         return bool(self.screen_stack) and self.screen_stack[0].is_mounted
+
+    @property
+    def keeper(self) -> Keeper | None:
+        """What saves the chats, where anything does."""
+        return self.archive.keeper
 
     @property
     def main(self) -> MainScreen:
@@ -187,6 +197,7 @@ class TuiInferApp(App[int], inherit_bindings=False):
         self.theme_changed_signal.subscribe(self, lambda _: self._theme_changed())
         if self._record is not None:
             self.recordings.begin(self._record)
+        self.archive.begin()
         await self.client.start()
         self._wake()
 
@@ -391,7 +402,7 @@ class TuiInferApp(App[int], inherit_bindings=False):
             return
         if self.time.escape():
             return
-        if self.main.leave_panel():
+        if self.turns.escape() or self.main.leave_panel():
             return
         self.state.cancel(self.state.focused)
 
@@ -409,25 +420,23 @@ class TuiInferApp(App[int], inherit_bindings=False):
         self.push_screen(Rename(session.title if session.titled else "", session.title), renamed)
 
     def action_close_chat(self) -> None:
-        """Close the focused chat; one with content, sent or not, asks first."""
+        """Close the focused chat: into the archive; where nothing is kept, one with content asks first."""
         if self.replay is not None and not self._when_ready():
             return
-        self.main.store_drafts()
-        session = self.state.current
+        self.archive.close()
 
-        def answered(sure: bool | None) -> None:
-            if sure:
-                self.main.forget(session.id)
-                self.state.close_session(session.id)
-                self.main.fit_panes()
+    def action_list_chats(self) -> None:
+        self.archive.show()
 
-        draft = bool(session.draft.strip())
-        if session.turns or draft:
-            lost = "Its text is lost" if session.turns else "Its unsent prompt is lost"
-            question = f"Close chat {session.letter}, “{session.title}”? {lost}."
-            self.push_screen(Ask(question, "Close it", "Keep it"), answered)
-        else:
-            answered(True)
+    def action_delete_chat(self) -> None:
+        self._done("delete", self.archive.delete_current())
+
+    def action_adopt_chat(self) -> None:
+        self._done("adopt", self.archive.adopt())
+
+    def _done(self, command: str, problem: str) -> None:
+        if problem:
+            self.state.notice(f"/{command} not done", problem, "warning")
 
     # --- view --------------------------------------------------------------------------------------
 
@@ -458,13 +467,27 @@ class TuiInferApp(App[int], inherit_bindings=False):
         self.main.step_panel(1)
 
     def action_show_help(self) -> None:
-        self.push_screen(HelpScreen())
+        if isinstance(self.screen, HelpScreen):
+            self.screen.dismiss(None)
+        else:
+            self.show_help()
+
+    def show_help(self, topic: str = "") -> str:
+        """The help, on where the focus is or on a topic; why not, where there is none on that."""
+        first, words, problem = titles_here(self.screen), "", ""
+        if topic:
+            titles = [section.title for section in all_sections(self.state.keys)]
+            title, words, problem = topic_of(topic, titles, COMMANDS)
+            first = [title]
+        if not problem:
+            self.push_screen(HelpScreen(self.state.keys, first, words))
+        return problem
 
     def action_interrupt(self) -> None:
         """Copy what is selected; without a selection, a second press within two seconds quits."""
         if selected := self.main.selected_text():
             self.copy_to_clipboard(selected)
-            self.notify(f"{len(selected)} characters copied", markup=False)
+            self.main.unselect()
             return
         now = monotonic()
         if now - self._interrupted_s <= QUIT_TWICE_S:
@@ -488,6 +511,18 @@ class TuiInferApp(App[int], inherit_bindings=False):
     def action_chat_command(self, name: str, word: str) -> None:
         """A slash command of the focused chat, from the palette."""
         self.chats.do(name, word)
+
+    def copy_to_clipboard(self, text: str, what: str = "") -> None:
+        """Through the terminal, wherever that is; the user is told."""
+        self._clipboard = text
+        self.turns.send_to_clipboard(text, what)
+
+    def action_turn(self, what: str) -> None:
+        """Into the messages of the chat, or something with the one that is marked there."""
+        self.turns.do(what)
+
+    def on_messages_act(self, event: Messages.Act) -> None:
+        self.turns.act(event)
 
     def action_several(self, what: str) -> None:
         self.several.do(what)

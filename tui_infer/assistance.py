@@ -49,6 +49,7 @@ class AppAssistance(Assistance):
             parameters=texts_of(state.current.params),
             presets={name: words_of(preset) for name, preset in self._app.settings.presets.items()},
             conditions={condition.word: condition.words for condition in CONDITIONS},
+            search_key=state.keys["search"],
         )
 
     def meter(self, session: SessionState) -> Meter:
@@ -56,3 +57,4 @@ class AppAssistance(Assistance):
 
     def drafted(self, session: SessionState) -> None:
         self._app.drafts.changed(session)
+        self._app.archive.touch(session.id)

@@ -48,7 +48,8 @@ def chat(
         from tui_infer.cli import run_the_app
 
         theme = group.get("theme") if theme is None else theme
-        return run_the_app(engine, None if theme is None else text_of(theme), prepare)
+        history = not group.get("no_history")
+        return run_the_app(engine, None if theme is None else text_of(theme), prepare, history=history)
     for name, given in (("--record", group.get("record")), ("--theme", theme)):
         if given is not None:
             raise click.UsageError(f"{name} is for the app, not for --plain.")

@@ -16,6 +16,7 @@ from tui_infer.chat_cli import chat
 from tui_infer.config_cli import config
 from tui_infer.options import engine_config, engine_options, sampling_options, sampling_params, text_of
 from tui_infer.recording.cli import recording_options, recording_writer, replay
+from tui_infer.web.cli import serve, serve_tab
 
 if TYPE_CHECKING:
     from tui_infer.state import AppState
@@ -30,25 +31,30 @@ CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 @click.group(invoke_without_command=True, context_settings=CONTEXT)
 @engine_options
 @click.option("--theme", metavar="NAME", help="Theme of the app.")
+@click.option("--no-history", is_flag=True, help="Read and write no chats: nothing of this run is kept.")
 @recording_options
 @click.version_option(__version__, prog_name="tui-infer", message="%(prog)s %(version)s")
 @click.pass_context
-def cli(ctx: click.Context, theme: str | None, **engine: Any) -> int | None:
+def cli(ctx: click.Context, theme: str | None, no_history: bool, **engine: Any) -> int | None:
     """Several chats streaming at once from one batching engine, with the engine's insides in view.
 
     Without a command the app starts.
     """
-    ctx.obj = {**engine, "theme": theme}
+    ctx.obj = {**engine, "theme": theme, "no_history": no_history}
     if ctx.invoked_subcommand is not None:
         return None
-    return run_the_app(engine, None if theme is None else text_of(theme))
+    return run_the_app(engine, None if theme is None else text_of(theme), history=not no_history)
 
 
 def run_the_app(
-    engine: dict[str, Any], theme: str | None, prepare: "Callable[[AppState], None] | None" = None
+    engine: dict[str, Any],
+    theme: str | None,
+    prepare: "Callable[[AppState], None] | None" = None,
+    *,
+    history: bool = True,
 ) -> int:
     """Start the engine process, then the app around it; returns the exit code. ``prepare`` sets up the state
-    before anything is shown.
+    before anything is shown, with a new chat in front; without ``history`` chats are neither read nor kept.
 
     Raises:
         RecordingError: the file to record to cannot be made.
@@ -68,14 +74,21 @@ def run_the_app(
     client.launch()  # before Textual is imported: the engine imports torch meanwhile
     try:
         from tui_infer.app import TuiInferApp
+        from tui_infer.locations import data_dir
+        from tui_infer.store.store import open_store
 
-        app = TuiInferApp(client, theme=theme, settings=said.settings, record=record)
+        store, notes = open_store(data_dir()) if history and said.settings.history else (None, [])
+        app = TuiInferApp(client, theme=theme, settings=said.settings, record=record, store=store)
+        for title, text in notes:
+            app.state.notice(title, text, "warning")
         if prepare is not None:
+            if store is not None and store.claimed.chats:
+                app.state.new_session()
             prepare(app.state)
         try:
             code = run_app(app, log_path)
         finally:
-            broken = app.recordings.finish()
+            broken = " ".join(filter(None, (app.recordings.finish(), app.archive.finish())))
         if broken:
             code = _complain(broken, code or EXIT_CRASH)
     finally:
@@ -140,6 +153,8 @@ cli.add_command(bench)
 cli.add_command(chat)
 cli.add_command(config)
 cli.add_command(replay)
+cli.add_command(serve)
+cli.add_command(serve_tab)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

@@ -38,9 +38,11 @@ _TITLES = {
     "rename": "Rename chat",
     "search": "Search earlier prompts",
     "parameters": "Parameters of this chat",
-    "close": "Close chat",
+    "chats": "All chats, search",
+    "close": "Close chat, archive it",
     "all": "Send to all shown chats: on or off",
     "compare": "Compare answers side by side",
+    "messages": "Messages of the chat",
     "cancel": "Stop the answer",
     "mode": "Switch graph / eager",
     "pause": "Pause or resume the engine",
@@ -134,8 +136,10 @@ class TuiCommands(Provider):
                 f"Chat {number}: {session.title}", "go to this chat", f"app.focus_chat({session.id!r})"
             )
         yield from app.chats.commands
+        yield from app.archive.commands
         yield from app.transfer.commands
         yield from app.several.commands
+        yield from app.turns.commands
         yield from _tool_commands(app)
         for title, mark, action in _JUMPS:
             yield Command(title, f"{mark} while you look back, and in the Step panel", action)

@@ -20,6 +20,7 @@ class Key(NamedTuple):
     group: str
 
 
+HELP = Key("help", "f1", "app.show_help", "this help", "App")
 KEYS = [
     Key("new", "ctrl+n", "app.new_chat", "new chat", "Chats"),
     Key("next", "tab", "app.step_chat(1)", "next chat", "Chats"),
@@ -28,9 +29,11 @@ KEYS = [
     Key("rename", "alt+r", "app.rename_chat", "rename the chat", "Chats"),
     Key("search", "ctrl+r", "app.search_prompts", "search earlier prompts", "Chats"),
     Key("parameters", "alt+p", "app.parameters", "parameters and system prompt", "Chats"),
-    Key("close", "ctrl+g", "app.close_chat", "close the chat", "Chats"),
+    Key("chats", "ctrl+f", "app.list_chats", "all chats, search in them", "Chats"),
+    Key("close", "ctrl+g", "app.close_chat", "close the chat, archive it", "Chats"),
     Key("all", "alt+a", "app.several('all')", "send to all shown chats, or to one", "Chats"),
     Key("compare", "alt+c", "app.several('open')", "compare answers side by side", "Chats"),
+    Key("messages", "ctrl+l", "app.turn('messages')", "to the chat's messages, Esc back", "Chats"),
     Key("cancel", "escape", "app.cancel", "stop the answer, keep its text", "Chats"),
     Key("mode", "f2", "app.toggle_mode", "CUDA graph or eager steps", "Engine"),
     Key("pause", "f3", "app.toggle_pause", "pause or resume the engine", "Engine"),
@@ -44,7 +47,7 @@ KEYS = [
     Key("inspector", "f6", "app.cycle_inspector", "inspector: side, full, hidden", "View"),
     Key("panel", "ctrl+o", "app.next_panel", "to the inspector's next panel, Esc back", "View"),
     Key("theme", "ctrl+t", "app.next_theme", "next theme", "View"),
-    Key("help", "f1", "app.show_help", "this help", "App"),
+    HELP,
 ]
 
 PALETTE = Key("palette", "ctrl+p", "app.command_palette", "all commands", "App")
@@ -57,6 +60,36 @@ PANEL_KEYS = [
     Key("panel-all", "u", "reset", "show all", "Panels"),
     Key("panel-up", "shift+up", "move(-1)", "move it up", "Panels"),
     Key("panel-down", "shift+down", "move(1)", "move it down", "Panels"),
+]
+
+# What the list of all chats takes beside arrows, Enter and Esc.
+CHATS_KEYS = [
+    Key("chats-archive", "ctrl+g", "archive", "archive it, or take it back", "List of chats"),
+    Key("chats-rename", "alt+r", "rename", "rename it", "List of chats"),
+    Key("chats-delete", "ctrl+d,delete", "delete", "delete it for good", "List of chats"),
+]
+
+# What the messages of a chat take while one of them is marked.
+MESSAGE_KEYS = [
+    Key("message-before", "up,k", "move(-1)", "the message before", "Messages"),
+    Key("message-after", "down,j", "move(1)", "the message after", "Messages"),
+    Key("message-first", "home", "go('first')", "the first", "Messages"),
+    Key("message-last", "end", "go('last')", "the last", "Messages"),
+    Key("message-page-up", "pageup", "page(-1)", "scroll up", "Messages"),
+    Key("message-page-down", "pagedown", "page(1)", "scroll down", "Messages"),
+    Key("message-copy", "c", "act('copy')", "copy it, or the chosen lines", "Messages"),
+    Key("message-code", "b", "act('code')", "copy a block of code; again: the next", "Messages"),
+    Key("message-lines", "v", "lines", "choose lines of it", "Messages"),
+    Key("message-extend-up", "shift+up", "extend(-1)", "one line more, upwards", "Messages"),
+    Key("message-extend-down", "shift+down", "extend(1)", "one line more, downwards", "Messages"),
+    Key("message-quote", "q", "act('quote')", "quote it in the prompt", "Messages"),
+    Key("message-edit", "e", "act('edit')", "edit the prompt, and ask again", "Messages"),
+    Key("message-again", "r", "act('again')", "answer again, same seed", "Messages"),
+    Key("message-new", "n", "act('new')", "answer again, new seed", "Messages"),
+    Key("message-branch", "f", "act('branch')", "branch the chat here", "Messages"),
+    Key("message-on", "o", "act('go_on')", "let the answer go on", "Messages"),
+    Key("message-earlier", "left", "act('earlier')", "the version before", "Messages"),
+    Key("message-later", "right", "act('later')", "the version after", "Messages"),
 ]
 
 # What the prompt and the transcript take for themselves: fixed, for the help screen.
@@ -112,7 +145,7 @@ def bindings() -> "list[BindingType]":
 
 def app_bindings() -> "list[BindingType]":
     """The keys that work on every screen."""
-    return _with_priority([PALETTE, QUIT])
+    return _with_priority([PALETTE, QUIT, HELP])
 
 
 def bindings_of(keys: list[Key], *, priority: bool = False) -> "list[BindingType]":

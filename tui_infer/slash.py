@@ -133,10 +133,7 @@ def _past(app: "TuiInferApp", words: Sequence[str]) -> str:
 
 
 def _help(app: "TuiInferApp", words: Sequence[str]) -> str:
-    if words:
-        return f"It takes nothing. {AS_TEXT}"
-    app.action_show_help()
-    return ""
+    return app.show_help(raw_of(words))
 
 
 def _until(app: "TuiInferApp", words: Sequence[str]) -> str:
@@ -184,6 +181,23 @@ def _chats(name: str) -> Callable[["TuiInferApp", Sequence[str]], str]:
     return run
 
 
+def _list(app: "TuiInferApp", words: Sequence[str]) -> str:
+    return app.archive.show(words)
+
+
+def _delete(app: "TuiInferApp", words: Sequence[str]) -> str:
+    return f"It takes nothing. {AS_TEXT}" if words else app.archive.delete_current()
+
+
+def _adopt(app: "TuiInferApp", words: Sequence[str]) -> str:
+    return f"It takes nothing. {AS_TEXT}" if words else app.archive.adopt()
+
+
+def _turn(name: str) -> Callable[["TuiInferApp", Sequence[str]], str]:
+    """A command of the focused chat's messages."""
+    return lambda app, words: str(getattr(app.turns, name)(words))
+
+
 COMMANDS: dict[str, SlashCommand] = {
     command.name: command
     for command in (
@@ -206,13 +220,23 @@ COMMANDS: dict[str, SlashCommand] = {
         SlashCommand("queue", "[next|clear|drop N]", "prompts that wait", _queue),
         SlashCommand("compare", "[temperature=0,1 …] TEXT", "answers side by side", _side_by_side),
         SlashCommand("chat", "LETTER", "go to a chat", _chats("chat")),
+        SlashCommand("chats", "[WORDS]", "all chats, found by what was said", _list),
+        SlashCommand("delete", "", "the chat, for good", _delete),
+        SlashCommand("adopt", "", "go on with the model that runs", _adopt),
         SlashCommand("rename", "[TITLE]", "the chat's title", _chats("rename")),
         SlashCommand("clear", "", "an empty chat in place of this one", _chats("clear")),
         SlashCommand("theme", "[NAME]", "the looks; alone lists", _chats("theme")),
         SlashCommand("layout", "1|2|4", "how many chats are shown", _chats("layout")),
         SlashCommand("bench", "[ab]", "how to measure; ab does it here", _chats("bench")),
         SlashCommand("model", "[NAME]", "load another; alone, choose one", _model),
-        SlashCommand("help", "", "keys and commands", _help),
+        SlashCommand("retry", "[new|seed N]", "the answer again", _turn("retry")),
+        SlashCommand("edit", "[n]", "a prompt, to ask it again", _turn("edit")),
+        SlashCommand("continue", "", "an answer that was cut", _turn("go_on")),
+        SlashCommand("fork", "[n]", "a branch of the chat", _turn("fork")),
+        SlashCommand("copy", "[code [n]]", "the last answer", _turn("copy")),
+        SlashCommand("quote", "", "the last answer, in the prompt", _turn("quote")),
+        SlashCommand("version", "n", "of the last message that has some", _turn("version")),
+        SlashCommand("help", "[TOPIC]", "keys and commands", _help),
         SlashCommand("quit", "", "end the app", _chats("quit")),
     )
 }

@@ -24,6 +24,7 @@ from tui_infer.time_travel import view_at
 from tui_infer.widgets.banner import Banner
 from tui_infer.widgets.chat.assist import Assist
 from tui_infer.widgets.chat.document import ChatDocument
+from tui_infer.widgets.chat.messages import Messages
 from tui_infer.widgets.chat.palette import Palette, palette_of
 from tui_infer.widgets.chat.pane import Pane
 from tui_infer.widgets.chat.prompt import Prompt
@@ -64,6 +65,7 @@ class MainScreen(BlockViews, inherit_bindings=False):
         self.panes = [Pane(state.prompts, self._send) for _ in range(MAX_PANES)]
         for pane in self.panes:
             pane.prompt.take_back = partial(self._take_back, pane)
+            pane.transcript.why_not = self._why_not
             if assistance is not None:
                 pane.assistance = assistance
         self.inspector = Inspector(arrangement=state.arrangement)
@@ -131,6 +133,8 @@ class MainScreen(BlockViews, inherit_bindings=False):
         for pane, session_id in zip(self.panes, shown):
             session = self._state.sessions[session_id]
             moment = self._state.moment
+            if moment is None and session_id not in self._documents:
+                self._documents[session_id] = ChatDocument(self.app.archive.saved_place(session))  # type: ignore[attr-defined]
             documents = self._documents if moment is None else self._past_documents
             document = documents.setdefault(session_id, ChatDocument())
             turns = turns_at(session, moment.step) if moment is not None else None
@@ -143,7 +147,11 @@ class MainScreen(BlockViews, inherit_bindings=False):
             pane.bind(session, document, palette, color, turns)
             elsewhere = mode == "full" or (
                 keep_panel
-                and (self.inspector.has_panel_focus or (self.focused is self.timeline and self._state.moment))
+                and (
+                    self.inspector.has_panel_focus
+                    or (isinstance(self.focused, Messages) and self.focused.cursor is not None)
+                    or (self.focused is self.timeline and self._state.moment)
+                )
             )
             if session_id == self._state.focused and not elsewhere:
                 self.set_focus(pane.prompt, scroll_visible=False)
@@ -201,14 +209,31 @@ class MainScreen(BlockViews, inherit_bindings=False):
         for pane in self.visible_panes:
             pane.prompt.store_draft()
 
+    @property
+    def chosen_inspector(self) -> str:
+        """The inspector's mode as it was chosen, whatever the terminal's width makes of it."""
+        return self._inspector_mode
+
+    def document_of(self, session_id: str) -> ChatDocument | None:
+        """The lines of a chat that was shown."""
+        return self._documents.get(session_id)
+
     def forget(self, session_id: str) -> None:
-        """A chat is about to be deleted."""
+        """A chat is about to be closed."""
         self._documents.pop(session_id, None)
 
     def selected_text(self) -> str:
-        """What is selected in the prompt that has the focus."""
+        """What is selected in the prompt that has the focus, or chosen or selected in a transcript."""
         focused = self.app.focused
-        return focused.selected_text if isinstance(focused, Prompt) else ""
+        if isinstance(focused, Prompt) and focused.selected_text:
+            return focused.selected_text
+        shown = [pane.transcript for pane in self.visible_panes]
+        return next(filter(None, (text for each in shown for text in (each.chosen_text, each.selected_text))), "")
+
+    def unselect(self) -> None:
+        """Nothing is selected in the transcripts any more."""
+        for pane in self.visible_panes:
+            pane.transcript.unselect()
 
     # --- the inspector -----------------------------------------------------------------------------
 
@@ -400,6 +425,12 @@ class MainScreen(BlockViews, inherit_bindings=False):
     def on_panel_hints_changed(self) -> None:
         self.key_bar.refresh()
 
+    def on_messages_moved(self) -> None:
+        self.key_bar.refresh()
+
+    def _why_not(self, session: SessionState, position: int, act: str) -> str:
+        return str(self.app.turns.why_not(session, position, act))  # type: ignore[attr-defined]
+
     def on_pane_chosen(self, event: Pane.Chosen) -> None:
         self._state.focus(event.session)
         self.fit_panes()
@@ -421,6 +452,8 @@ class MainScreen(BlockViews, inherit_bindings=False):
 
     def _deliver(self, session: SessionState, typed: str, text: str) -> bool:
         """What the model is to get, with the files that it names; ``typed`` is for the history."""
+        if session.editing is not None:
+            return self.app.turns.resend(session, text, typed)  # type: ignore[attr-defined, no-any-return]
         return self.app.several.send(session, text, typed)  # type: ignore[attr-defined]
 
     def _take_back(self, pane: Pane) -> str:

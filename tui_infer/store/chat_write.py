@@ -199,7 +199,7 @@ def close_interrupted(
     Of all chats of ``run``, which has not begun with any, or of one chat.
     """
     rows = connection.execute(
-        "SELECT chat, position, role, text, token_ids, stats, asked, seed, place FROM turns"
+        "SELECT chat, position, role, text, token_ids, stats, asked, seed, turns.place FROM turns"
         " JOIN chats ON chats.id = turns.chat WHERE turns.status = 'open' AND chats.run = ?"
         " AND chats.key = coalesce(?, chats.key)",
         (run, key),

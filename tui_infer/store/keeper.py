@@ -17,7 +17,7 @@ from tui_infer.store.layout import layout_text
 from tui_infer.store.lazy import StoredSession
 from tui_infer.store.restore import GONE, restore
 from tui_infer.store.rows import ChatRow, Draft, Place
-from tui_infer.store.store import CLOSE_S, Claimed, Store
+from tui_infer.store.store import CLOSE_S, Store
 
 SAVE_S = 0.5
 RETRY_S = 5.0  # after a write that failed
@@ -80,9 +80,12 @@ class Keeper:
 
     # --- start -------------------------------------------------------------------------------------
 
-    def restore(self, claimed: Claimed, defaults: tuple[str, str]) -> str:
-        """Open what the last run had; the inspector's mode, empty where the settings are to decide."""
-        self._defaults = defaults
+    def restore(self, defaults: tuple[str, str]) -> str:
+        """Open what the last run had; the inspector's mode, empty where the settings are to decide.
+
+        ``defaults`` are the layout and the inspector of the settings.
+        """
+        self._defaults, claimed = defaults, self.store.claimed
         sessions, inspector = restore(self._state, claimed, self.store.body, defaults)
         for row, session in zip(claimed.chats, sessions):
             self.know(row, session)

@@ -77,7 +77,7 @@ def read_body(connection: sqlite3.Connection, key: str) -> Body:
             (key,),
         ).fetchall()
         rows = connection.execute(
-            "SELECT role, text, token_ids, stats, status, note, asked, ended, seed, place, position"
+            "SELECT role, text, token_ids, stats, status, note, asked, ended, seed, turns.place, position"
             " FROM turns JOIN chats ON chats.id = turns.chat WHERE chats.key = ? ORDER BY position",
             (key,),
         ).fetchall()

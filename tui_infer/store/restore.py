@@ -5,7 +5,7 @@ from pathlib import Path
 from tui_infer.sanitize import one_line
 from tui_infer.session import SessionState
 from tui_infer.store.layout import apply_layout, order_of
-from tui_infer.store.lazy import Loaded, Source, StoredSession, session_of
+from tui_infer.store.lazy import Source, StoredSession, session_of
 from tui_infer.store.rows import ChatRow
 from tui_infer.store.store import Claimed
 from tui_infer.workspace import Workspace
@@ -39,10 +39,9 @@ def restore(
     return sessions, inspector
 
 
-def reopen(space: Workspace, row: ChatRow, source: Source, model_path: str, loaded: Loaded) -> StoredSession:
+def reopen(space: Workspace, row: ChatRow, source: Source, model_path: str) -> StoredSession:
     """Open one more chat of the store while the app runs."""
     session = session_of(row, source)
-    session.on_loaded = loaded
     if row.meta.model and row.meta.model != model_path:
         session.forget_tokens()
         if not _exists(row.meta.model):

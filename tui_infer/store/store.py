@@ -58,6 +58,7 @@ class Store:
         self.run = self._lease.run
         self._connection = connection  # the writer's, once there is one
         self._writer: Writer | None = None
+        self.claimed = Claimed([], [], [], 0)
 
     # --- start and end -----------------------------------------------------------------------------
 
@@ -96,7 +97,8 @@ class Store:
         self._writer = Writer(self._connection)
         if self.indexed:
             self._index_the_rest()
-        return Claimed(rows, layouts, prompts, elsewhere)
+        self.claimed = Claimed(rows, layouts, prompts, elsewhere)
+        return self.claimed
 
     def close(self, timeout_s: float = CLOSE_S) -> bool:
         """Write what is queued, let go of the chats, end the thread; False where the disk was too slow."""
@@ -236,8 +238,8 @@ class _Reader:
             self._connection.close()
 
 
-def open_store(folder: Path) -> tuple[Store | None, Claimed | None, list[tuple[str, str]]]:
-    """The store and what its start takes over, with what the user has to know (title and text each).
+def open_store(folder: Path) -> tuple[Store | None, list[tuple[str, str]]]:
+    """The store, which has taken over what it can, and what the user has to know (title and text each).
 
     A broken file is moved aside, and a new one made. Where nothing can be had the app starts without: this
     never raises.
@@ -247,7 +249,8 @@ def open_store(folder: Path) -> tuple[Store | None, Claimed | None, list[tuple[s
         store: Store | None = None
         try:
             store = Store(folder)
-            return store, store.claim(), notices
+            store.claim()
+            return store, notices
         except BrokenStore as error:
             if store is not None:
                 store.close()
@@ -257,7 +260,7 @@ def open_store(folder: Path) -> tuple[Store | None, Claimed | None, list[tuple[s
                 moved = move_aside(folder / FILE)
             except StoreError as failure:
                 notices.append(("Chats are not kept", str(failure)))
-                return None, None, notices
+                return None, notices
             notices.append(
                 ("Chats could not be read", f"{error} The file is now {moved}, as it was; chats begin anew.")
             )
@@ -265,8 +268,8 @@ def open_store(folder: Path) -> tuple[Store | None, Claimed | None, list[tuple[s
             if store is not None:
                 store.close()
             notices.append(("Chats are not kept", f"{error} This run keeps nothing."))
-            return None, None, notices
-    return None, None, notices
+            return None, notices
+    return None, notices
 
 
 def _prompts(connection: sqlite3.Connection) -> list[str]:

@@ -15,6 +15,7 @@ from tui_infer.widgets.chat.wrap import Line, width_of, wrap
 
 _USER_BAR = "▌ "
 _INDENT = "  "
+ENDED = "stop"  # the model, or a stop text, ended the answer
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class _TurnView:
     finished blocks.
     """
 
+    of: object  # the turn, or the answer's way through the steps, of which there can be several parts
     markdown: MarkdownText = field(default_factory=MarkdownText)
     strips: list[Strip] = field(default_factory=list)
     lines: list[Line] = field(default_factory=list)
@@ -47,9 +49,11 @@ class ChatDocument:
     came in below while it did not.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, place: tuple[int, float] | None = None) -> None:
+        """``place`` is where the reader was before the lines were made, as ``anchor`` says it."""
+        self._place = place
         self.scroll_y = 0
-        self.follow = True
+        self.follow = place is None
         self.unseen = False
         self._views: list[_TurnView] = []
         self._starts: list[int] = []
@@ -69,8 +73,11 @@ class ChatDocument:
         height = 0
         self._starts = []
         for index, turn in enumerate(turns):
+            of = turn.trace or turn
             if index == len(self._views):
-                self._views.append(_TurnView())
+                self._views.append(_TurnView(of))
+            elif self._views[index].of is not of:  # another version of it
+                self._views[index] = _TurnView(of)
             view = self._views[index]
             self._starts.append(height)
             if view.version != turn.version or not view.strips:
@@ -104,9 +111,14 @@ class ChatDocument:
     def anchor(self, y: int) -> tuple[int, float]:
         """Line ``y`` as (turn, share of that turn), which survives another width."""
         if not self._starts or self.height == 0:
-            return 0, 0.0
+            return self._place or (0, 0.0)
         index = max(0, bisect_right(self._starts, y) - 1)
         return index, (y - self._starts[index]) / max(1, len(self._views[index].strips))
+
+    @property
+    def place(self) -> tuple[int, float] | None:
+        """Where the reader is, in any width; None at the end, which is followed."""
+        return None if self.follow else self.anchor(self.scroll_y)
 
     def line_of(self, anchor: tuple[int, float]) -> int:
         """The line that ``anchor`` points at now."""
@@ -122,8 +134,15 @@ def _render_user(view: _TurnView, turn: Turn, look: Look) -> int:
     bar = palette.user + Style(color=look.color)
     lines = wrap([(turn.text, palette.user)], look.width - len(_USER_BAR) - 1)
     view.strips = [_strip([(_USER_BAR, bar), *line], look, palette.user) for line in lines]
+    if turn.others:
+        view.strips.append(_strip([(_USER_BAR, bar), (_version(turn), palette.faint)], look, palette.user))
     view.strips.append(_strip([], look))
     return 0
+
+
+def _version(turn: Turn) -> str:
+    """Which of several versions it is."""
+    return f"version {turn.place + 1} of {len(turn.others) + 1}"
 
 
 def _render_answer(view: _TurnView, turn: Turn, look: Look) -> int:
@@ -179,6 +198,8 @@ def _footer(turn: Turn, palette: Palette, width: int) -> list[Line]:
         lines.append([("■ " + turn.note, palette.warning)])
     if turn.stats is not None and (turn.text or turn.stats.output_tokens):
         lines += [[(text, palette.faint)] for text in _numbers(turn, turn.stats, width)]
+    elif turn.others:
+        lines.append([(_version(turn), palette.faint)])
     return lines
 
 
@@ -188,10 +209,11 @@ def _numbers(turn: Turn, stats: TurnStats, width: int) -> list[str]:
     parts = [f"{stats.output_tokens} tok", f"{rate} tok/s"]
     if stats.ttft_s is not None:
         parts.append(f"first {_duration(stats.ttft_s)}")
-    if stats.cached_tokens:
-        parts.append(f"{stats.cached_tokens}/{stats.prompt_tokens} cached")
-    if turn.note and turn.status == "done":
-        parts.append(turn.note)
+    parts.append(f"{stats.cached_tokens}/{stats.prompt_tokens} cached")
+    if turn.status == "done":
+        parts.append(turn.note or ENDED)
+    if turn.others:
+        parts.append(_version(turn))
     lines = [parts[0]]
     for part in parts[1:]:
         joined = f"{lines[-1]} · {part}"

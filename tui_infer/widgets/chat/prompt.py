@@ -16,7 +16,7 @@ from tui_infer.widgets.chat.quick_wrap import QuickWrap
 NEWLINE_KEYS = frozenset({"ctrl+j", "shift+enter", "alt+enter", "ctrl+enter"})
 
 # TextArea's keys that are prefixes of multiplexers, suspend, or belong to the app.
-_TAKEN = {"ctrl+a", "ctrl+z", "ctrl+c", "f6", "f7", "pageup", "pagedown"}
+_TAKEN = {"ctrl+a", "ctrl+f", "ctrl+z", "ctrl+c", "f6", "f7", "pageup", "pagedown"}
 
 
 def _editing_keys() -> list[BindingType]:
@@ -90,6 +90,11 @@ class Prompt(TextArea, inherit_bindings=False):
         """Write what was typed into the chat's state."""
         if self._session is not None:
             self._session.draft = self.text
+
+    def reload(self) -> None:
+        """Show the chat's draft, which was made another."""
+        if self._session is not None:
+            self._show(self._session.draft)
 
     def _show(self, text: str) -> None:
         self.load_text(text)
