@@ -160,6 +160,7 @@ class Settings(_Sampled):
     stop_token_ids: Ids = Field((), description="Tokens that end an answer.")
     ignore_eos: bool = Field(False, description="Go on past the end token.")
     logprobs: int = Field(0, description="Log probabilities of so many tokens a step; 0 to 64.")
+    model_folders: Texts = Field((), description="Folders that the model picker looks into.")
     engine: EngineTable = Field(default_factory=EngineTable)  # type: ignore[valid-type]
     keys: dict[str, str] = Field(default_factory=dict)
     presets: dict[str, Preset] = Field(default_factory=dict)

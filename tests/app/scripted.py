@@ -148,6 +148,7 @@ class ScriptedClient(Client):
 
     async def restart(self, config: EngineConfig | None = None) -> None:
         self.restarts += 1
+        self.config = config or self.config
         await self.start()
 
     async def close(self) -> None:

