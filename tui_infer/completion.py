@@ -56,6 +56,7 @@ class World:
     parameters: Mapping[str, str] = field(default_factory=dict)
     presets: Mapping[str, str] = field(default_factory=dict)
     conditions: Mapping[str, str] = field(default_factory=dict)
+    search_key: str = "^r"
 
 
 # What an argument can be, given the words before it; None where it is a file.

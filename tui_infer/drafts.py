@@ -103,13 +103,12 @@ class Drafts:
         """Send a prompt; one that may name files when they were read. Whether the prompt is done with: where
         a file cannot be sent, it comes back.
         """
+        if session.id in self._reading:
+            why = "The files of the prompt before are being read still."
+            self._app.state.notice("Not sent", why, "warning")
+            return False
         if not mentions(text):
             return deliver(text)
-        if session.id in self._reading:
-            self._app.state.notice(
-                "Not sent", "The files of the prompt before are being read still.", "warning"
-            )
-            return False
         self._reading.add(session.id)
         self._app.run_worker(self._send(session, text, typed, deliver), group="files")
         return True

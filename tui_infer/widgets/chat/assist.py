@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tui_infer.widgets.chat.prompt import Prompt
 
 KEYS = "Tab takes it · ↑ ↓ choose · Esc closes"
-SEARCH_KEYS = "↑ or the same key older · Enter takes it · Esc back"
+SEARCH_KEYS = "↑ or {key} older · Enter takes it · Esc back"
 NOTHING = "no earlier prompt fits"
 LONGEST_LINE = 4000  # characters; nobody types a longer one by hand
 
@@ -251,7 +251,6 @@ class Assist:
             start = line.lower().find(fold) if fold else -1
             shown.append(Row(line, "", (start, start + len(fold)) if start >= 0 else (0, 0)))
         count = f"{search.at + 1} of {len(search.hits)}" if search.hits else NOTHING
-        words = (
-            f"search: {sanitize(search.query)}▏ {count} · ↑ or the same key older · Enter takes it · Esc back"
-        )
+        keys = SEARCH_KEYS.format(key=self._world().search_key)
+        words = f"search: {sanitize(search.query)}▏ {count} · {keys}"
         self._choices.show(tuple(shown), search.at if shown else -1, words, height)

@@ -75,7 +75,8 @@ class Choices(Bar):
             chosen = self.first + y == self._at
             return self._row(shown[y], width, chosen)
         style = base + self.ink("foreground", 0.6)
-        return Strip([Segment(fit(f" {self._footer}", width), style)]).crop_extend(0, width, base)
+        count = f"{self._at + 1}/{len(self._rows)} · " if len(self._rows) > self._room else ""
+        return Strip([Segment(fit(f" {count}{self._footer}", width), style)]).crop_extend(0, width, base)
 
     def _row(self, row: Row, width: int, chosen: bool) -> Strip:
         ground = self.ink("foreground", bold=chosen, reverse=chosen)
