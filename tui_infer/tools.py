@@ -130,7 +130,7 @@ class Tools:
         if not state.status.graph_sizes:
             return f"There are no graphs to compare with: {state.status.mode_reason or state.mode_reason}."
         if state.paused:
-            return "The engine is paused; F3 lets it run."
+            return f"The engine is paused; {state.keys['pause']} lets it run."
         run = AbRun(int(steps), state.mode, state.set_mode)
         if state.active or state.load.active:
             chats = f"{state.active} chat{'s' if state.active != 1 else ''}" if state.active else ""
@@ -158,8 +158,7 @@ class Tools:
         if state.ab is None:
             return
         if how == "copy":
-            self._app.copy_to_clipboard(state.ab.text())
-            state.notice("A/B", "copied")
+            self._app.copy_to_clipboard(state.ab.text(), "A/B")
             return
         path = Path(f"ab-{strftime('%Y%m%d-%H%M%S')}.txt")
         try:

@@ -30,6 +30,7 @@ class RecordControl:
         self._closing: list[RecordingWriter] = []
         app.state.subscribe("sessions", self._chats_changed)
         app.state.subscribe("engine", self._engine_changed)
+        app.state.subscribe("rewritten", self._rewritten)
 
     @property
     def on(self) -> bool:
@@ -118,6 +119,10 @@ class RecordControl:
     def _chats_changed(self, session: str) -> None:
         if self._recorder is not None:
             self._recorder.chats(self._app.state)
+
+    def _rewritten(self, session: str) -> None:
+        if self._recorder is not None and session in self._app.state.sessions:
+            self._recorder.content(self._app.state.sessions[session])
 
     def _engine_changed(self, session: str) -> None:
         if self._recorder is not None:

@@ -94,10 +94,15 @@ class Said(msgspec.Struct, frozen=True, array_like=True):
     status: TurnStatus
     note: str
     stats: TurnStats | None
+    asked: int | None = None
+    end: int | None = None
+    seed: int | None = None
 
 
 class Content(Entry, frozen=True, array_like=True, tag="content"):
-    """A chat as it was when the recording began."""
+    """A chat as it was when the recording began, or as it was made: by a branch, another version, or before
+    an answer is asked for that does not just follow. The command of that answer has the epoch of this entry.
+    """
 
     session: str
     epoch: int

@@ -90,6 +90,10 @@ class Recorder:
             self._chats = chats
             self._put(chats)
 
+    def content(self, session: SessionState) -> None:
+        """A chat's turns were made others than its events tell."""
+        self._put(_content(session, self.writer.now))
+
     def phase(self, state: AppState) -> None:
         """The engine may have been started again."""
         loading = state.phase == "loading"
@@ -167,7 +171,17 @@ def public_status(status: EngineStatus) -> EngineStatus:
 
 def _content(session: SessionState, t: float) -> Content:
     turns = [
-        Said(turn.role, turn.text, list(turn.token_ids), turn.status, turn.note, turn.stats)
+        Said(
+            turn.role,
+            turn.text,
+            list(turn.token_ids),
+            turn.status,
+            turn.note,
+            turn.stats,
+            turn.asked,
+            turn.end,
+            turn.seed,
+        )
         for turn in session.turns
     ]
     return Content(

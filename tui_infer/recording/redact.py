@@ -38,7 +38,7 @@ def without_text(entry: AnyEntry) -> AnyEntry:
 def _event(event: AnyEvent) -> AnyEvent:
     match event:
         case Started():
-            return changed(event, prompt_ids=_zeros(event.prompt_ids), pieces=[])
+            return changed(event, prompt_ids=_zeros(event.prompt_ids), pieces=[], text="")
         case Delta():
             return changed(event, text="", token_ids=_zeros(event.token_ids), ends=[])
         case BlockDetail():

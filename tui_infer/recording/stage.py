@@ -15,8 +15,9 @@ from tui_infer.recording.format import (
     Sent,
     Tags,
 )
+from tui_infer.recording.rewrite import rewrite
 from tui_infer.sanitize import one_line, sanitize
-from tui_infer.session import PALETTE_SIZE, SessionState, Turn
+from tui_infer.session import PALETTE_SIZE, SessionState
 from tui_infer.state import AppState
 from tui_infer.workspace import TITLE_LENGTH, tag_of
 
@@ -104,21 +105,7 @@ class Stage:
         session = self._state.sessions.get(entry.session)
         if session is None:
             return
-        session.epoch = entry.epoch
-        session.status = entry.status
-        session.request = entry.request
-        session.history_ids = list(entry.history_ids)
-        session.turns = [
-            Turn(
-                said.role,
-                self._shown(said.text),
-                list(said.token_ids),
-                said.stats,
-                said.status,
-                one_line(said.note, 400),
-            )
-            for said in entry.turns
-        ]
+        rewrite(session, entry, self._shown, self._state.newest_step)
         self._state.announce("turns", session.id)
         self._state.announce("sessions", session.id)
 
@@ -126,7 +113,9 @@ class Stage:
         session = self._state.sessions.get(command.session)
         if session is None:
             return
-        session.begin(self._shown(_prompt_text(command)))
+        if session.epoch == command.epoch and session.answer is not None:
+            return  # a Content brought the chat to where this is asked
+        session.begin(self._shown(_prompt_text(command)), self._state.newest_step)
         session.epoch = command.epoch
         self._state.announce("turns", session.id)
         self._state.announce("sessions", session.id)

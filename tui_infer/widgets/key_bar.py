@@ -3,7 +3,9 @@
 from rich.cells import cell_len
 from textual.screen import Screen
 
+from tui_infer.keymap import short_key
 from tui_infer.widgets.bar import Bar, Part
+from tui_infer.widgets.chat.messages import Messages
 from tui_infer.widgets.inspector.panel import Panel
 
 # (binding id, label, label on a narrow screen), the most important first; what does not fit is left out,
@@ -26,14 +28,15 @@ SHOWN = [
     ("all", "to all", "to all"),
     ("compare", "compare", "compare"),
 ]
-# what every panel of the inspector takes, after its own keys
+# what every panel of the inspector takes, after its own keys, with the ids by which they are bound
 PANEL_HINTS = [
-    ("Esc", "back"),
-    ("Tab", "next"),
-    ("z", "enlarge"),
-    ("x", "hide"),
-    ("⇧↑↓", "move"),
-    ("u", "all"),
+    ("Esc", "back", "cancel"),
+    ("Tab", "next", "next"),
+    ("1-9", "panel", ""),
+    ("z", "enlarge", "panel-enlarge"),
+    ("x", "hide", "panel-hide"),
+    ("⇧↑↓", "move", "panel-up"),
+    ("u", "all", "panel-all"),
 ]
 BESIDE_OTHERS = ("help", "palette", "new", "all")  # the most important where several chats are shown
 WIDE = 100
@@ -90,19 +93,58 @@ class KeyBar(Bar):
     def _panel_hints(self, width: int) -> list[Part]:
         """Keys of the panel that has the focus; they are pressed, not clicked."""
         panel = self.screen.focused
+        if isinstance(panel, Messages) and panel.turn is not None:
+            return self._message_hints(panel, width)
         if not isinstance(panel, Panel):
             return []
         key_style, text_style = self.ink("footer-key-foreground", bold=True), self.ink("foreground", 0.7)
         parts = [Part(f" {panel.NAME} ", self.ink("secondary", bold=True))]
         used = cell_len(parts[0].text)
-        own = {key for key, _ in panel.HINTS}
-        for key, label in [*panel.HINTS, *(hint for hint in PANEL_HINTS if hint[0] not in own)]:
+        own = {key for key, _ in panel.hints}
+        own |= {"1-9"} if "0-9" in own else set()  # its digits are not the inspector's
+        keys = bound_keys(self.screen)
+        common = [(_as_bound(key, id, keys), label) for key, label, id in PANEL_HINTS if key not in own]
+        for key, label in [*panel.hints, *common]:
             cells = cell_len(key) + cell_len(label) + 3
             if used + cells > width:
                 break
             parts += [Part(f" {key}", key_style), Part(f" {label} ", text_style)]
             used += cells
         return parts
+
+    def _message_hints(self, messages: Messages, width: int) -> list[Part]:
+        """What can be done with the marked message; what cannot is dimmed, and goes first where room lacks."""
+        on, text = self.ink("footer-key-foreground", bold=True), self.ink("foreground", 0.7)
+        off = self.ink("foreground", 0.3)
+        keys = bound_keys(self.screen)
+        shown = [
+            (keys[id][0], label, possible, f"app.turn({what!r})")
+            for id, label, what, possible in messages.hints()
+            if id in keys
+        ]
+        at, turn = messages.cursor or 0, messages.turn
+        name = "prompt" if turn is not None and turn.role == "user" else "answer"
+        parts = [Part(f" {name} {at // 2 + 1} ", self.ink("secondary", bold=True))]
+        end = [Part(" Esc", on), Part(" back ", text)]
+        room = width - sum(cell_len(part.text) for part in [*parts, *end])
+        cells = [cell_len(key) + cell_len(label) + 3 for key, label, *_ in shown]
+        kept = set(range(len(shown)))
+        for index in sorted(kept, key=lambda index: (shown[index][2], -index)):
+            if sum(cells[other] for other in kept) > room:
+                kept.discard(index)
+        for index in sorted(kept):
+            key, label, possible, action = shown[index]
+            parts += [Part(f" {key}", on if possible else off, action)]
+            parts += [Part(f" {label} ", text if possible else off, action)]
+        return parts + end
+
+
+def _as_bound(key: str, id: str, keys: dict[str, tuple[str, str]]) -> str:
+    """A key of the panels as it is bound now; the two that move a panel are one hint."""
+    if id == "panel-up":
+        both = [keys[name][0] for name in (id, "panel-down") if name in keys]
+        return key if both in ([], ["⇧↑", "⇧↓"]) else "/".join(both)
+    return keys[id][0] if id in keys else key
 
 
 def bound_keys(screen: Screen) -> dict[str, tuple[str, str]]:
@@ -114,13 +156,3 @@ def bound_keys(screen: Screen) -> dict[str, tuple[str, str]]:
             action = binding.action if "." in binding.action else f"app.{binding.action}"
             keys[binding.id] = (short_key(binding.key), action)
     return keys
-
-
-def short_key(key: str) -> str:
-    """A key as people write it: F1, ^n, Esc, Alt+1."""
-    names = {"escape": "Esc", "shift+tab": "⇧Tab", "tab": "Tab", "enter": "Enter"}
-    if key in names:
-        return names[key]
-    if key.startswith("ctrl+") and len(key) == 6:
-        return f"^{key[5]}"
-    return "+".join(word.capitalize() if len(word) > 1 else word for word in key.split("+"))

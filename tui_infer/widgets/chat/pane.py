@@ -20,12 +20,13 @@ from tui_infer.widgets.bar import fit
 from tui_infer.widgets.chat.assist import Assist
 from tui_infer.widgets.chat.choices import Choices
 from tui_infer.widgets.chat.document import ChatDocument
+from tui_infer.widgets.chat.edit_mark import EditMark
 from tui_infer.widgets.chat.hovered import Hovered
 from tui_infer.widgets.chat.marks import MARKS
+from tui_infer.widgets.chat.messages import Messages
 from tui_infer.widgets.chat.palette import Palette
 from tui_infer.widgets.chat.prompt import Prompt
 from tui_infer.widgets.chat.queue_lines import QueueLines
-from tui_infer.widgets.chat.transcript import Transcript
 
 FRAME_PERIOD_S = 0.25
 TO_ALL = "⇉ "
@@ -52,7 +53,8 @@ class Pane(Vertical):
 
     def __init__(self, prompts: list[str], send: Callable[["Pane", str], bool]) -> None:
         super().__init__()
-        self.transcript = Transcript()
+        self.transcript = Messages()
+        self.edit_mark = EditMark()
         self.queue_lines = QueueLines()
         self.choices = Choices()
         self.prompt = Prompt(prompts, lambda text: send(self, text))
@@ -64,6 +66,7 @@ class Pane(Vertical):
     def compose(self) -> ComposeResult:
         yield self.transcript
         yield self.queue_lines
+        yield self.edit_mark
         yield self.choices
         yield self.prompt
 
@@ -80,6 +83,7 @@ class Pane(Vertical):
         self._color = color
         self.prompt.bind(session)
         self.queue_lines.bind(session)
+        self.edit_mark.bind(session)
         self.transcript.bind(session, document, palette, color, turns)
         self.update_frame(focused=self.has_class("-current"))
 
