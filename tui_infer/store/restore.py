@@ -32,10 +32,9 @@ def restore(
         for row, session in zip(claimed.chats, sessions):
             if not models[row.meta.model]:
                 session.read_only = gone_words(row.meta.model_name, row.meta.model)
-        space.focus(sessions[0].id if not order else next(iter(space.sessions)))
-    inspector = ""
-    for text in claimed.layouts[:1]:
-        inspector = apply_layout(space, text, defaults)
+    inspector = apply_layout(space, claimed.layouts[0], defaults) if claimed.layouts else ""
+    if space.focused not in space.sessions:
+        space.focus(next(iter(space.sessions)))
     return sessions, inspector
 
 
