@@ -480,7 +480,7 @@ class TuiInferApp(App[int], inherit_bindings=False):
             title, words, problem = topic_of(topic, titles, COMMANDS)
             first = [title]
         if not problem:
-            self.push_screen(HelpScreen(self.state.keys, first, words))
+            self.push_screen(HelpScreen(self.state.keys, first, words, here=not topic))
         return problem
 
     def action_interrupt(self) -> None:

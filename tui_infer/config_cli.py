@@ -127,7 +127,7 @@ def _print_keys(said: "Config", as_json: bool) -> int:
         click.echo(json.dumps(now, indent=2))
         return 0
     for where, keys in contexts().items():
-        click.echo(f"# {'everywhere' if where == 'app' else f'in {where}'}")
+        click.echo(f"# {where}")
         for key in keys:
             words = f" (bound here; {key.keys})" if now[key.id] != key.keys else ""
             click.echo(f"{key.id:<16} {now[key.id]:<14} {key.label}{words}")

@@ -11,6 +11,7 @@ from difflib import get_close_matches
 from tui_infer import keys as known
 from tui_infer.keys import Key
 
+APP, PANELS = "app", "panel"
 _MODIFIERS = ("alt", "ctrl", "shift", "super", "hyper", "meta")
 _NAMED = {
     "escape", "enter", "tab", "backspace", "delete", "insert", "home", "end", "pageup", "pagedown",
@@ -29,6 +30,12 @@ _PUNCTUATION = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
 # What arrives as another key, whatever was meant.
 _SAME_BYTE = {
     "ctrl+i": "Tab", "ctrl+m": "Enter", "ctrl+h": "Backspace", "ctrl+left_square_bracket": "Esc",
+}  # fmt: skip
+# What the panels do with keys that are not bound by id.
+_OF_A_PANEL = {
+    *"123456789kKfFcwygd", "enter", "space", "escape", "up", "down", "left", "right", "home", "end",
+    "pageup", "pagedown", "comma", "full_stop", "left_square_bracket", "right_square_bracket",
+    "left_curly_bracket", "right_curly_bracket",
 }  # fmt: skip
 # What a prompt cannot do without: the app's keys act before it sees them.
 _OF_THE_PROMPT = {
@@ -56,11 +63,11 @@ _PUNCTUATION_NAMES = {_name_of(character) for character in _PUNCTUATION}
 
 
 def contexts() -> dict[str, list[Key]]:
-    """All keys with an id, by where they act. Those of the app act everywhere."""
-    found = {"app": [*known.KEYS, known.PALETTE, known.QUIT], "a panel": known.PANEL_KEYS}
-    for name, where in (("MESSAGE_KEYS", "the messages"), ("COMPARE_KEYS", "the comparison")):
-        if keys := getattr(known, name, None):
-            found[where] = keys
+    """All keys with an id by where they act, as the lists in ``keys`` are named; the app's act everywhere."""
+    found = {APP: [*known.KEYS, known.PALETTE, known.QUIT]}
+    for name, keys in vars(known).items():
+        if name.endswith("_KEYS") and isinstance(keys, list) and all(isinstance(key, Key) for key in keys):
+            found[name.removesuffix("_KEYS").lower()] = keys
     return found
 
 
@@ -85,8 +92,8 @@ def check_keymap(bound: Mapping[str, str]) -> dict[str, str]:
                 f"Did you mean {' or '.join(close)}?" if close else "'tui-infer config --keys' lists the ids."
             )
             raise KeymapProblem(id, f"{id!r} is no id of a key", hint)
-        typed = next(key for key in all_keys() if key.id == id) not in contexts()["app"]
-        checked[id] = ",".join(_checked(id, key, typed) for key in _split(id, keys))
+        where = next(name for name, group in contexts().items() if id in (key.id for key in group))
+        checked[id] = ",".join(_checked(id, key, where) for key in _split(id, keys))
     _refuse_clashes(checked)
     return checked
 
@@ -111,9 +118,18 @@ def short_key(key: str) -> str:
     return "+".join(word.capitalize() if len(word) > 1 and word.islower() else word for word in words)
 
 
-def shown_keys(keys: str) -> str:
-    """The first of several keys, as people write it."""
-    return short_key(keys.split(",")[0])
+class KeyNames:
+    """How the keys in effect are written in hints: ``names["past"]`` is ``F9`` unless bound elsewhere."""
+
+    def __init__(self, bound: Mapping[str, str] | None = None) -> None:
+        self._keys = effective(bound or {})
+
+    def __getitem__(self, id: str) -> str:
+        return short_key(self._keys[id].split(",")[0])
+
+    def all(self, id: str) -> str:
+        """All keys of an id, with spaces between them."""
+        return " ".join(short_key(key) for key in self._keys[id].split(","))
 
 
 def _character(name: str) -> str:
@@ -128,15 +144,17 @@ def _split(id: str, keys: str) -> list[str]:
     return parts
 
 
-def _checked(id: str, text: str, typed: bool) -> str:
-    """Textual's name of a key, if it can be bound to this id; ``typed`` where characters may be keys."""
+def _checked(id: str, text: str, where: str) -> str:
+    """Textual's name of a key, if it can be bound to this id, which acts there."""
     key = _normal(id, text)
     if key in _SAME_BYTE:
         same = _SAME_BYTE[key]
         raise KeymapProblem(id, f"a terminal cannot tell {text!r} from {same}", "Take another key.")
-    if not typed and key in _OF_THE_PROMPT:
+    if where == PANELS and key in _OF_A_PANEL:
+        raise KeymapProblem(id, f"the panels need {text!r} themselves", "Take another key.")
+    if where == APP and key in _OF_THE_PROMPT:
         raise KeymapProblem(id, f"the prompt needs {text!r}: it {_OF_THE_PROMPT[key]}", "Take another key.")
-    if not typed and (len(key) == 1 or key in _PUNCTUATION_NAMES):
+    if where == APP and (len(key) == 1 or key in _PUNCTUATION_NAMES):
         raise KeymapProblem(
             id, f"the prompt needs {text!r}: it is typed", f"Take it with ctrl or alt, as alt+{text.strip()}."
         )
@@ -171,9 +189,13 @@ def _normal(id: str, text: str) -> str:
 
 def _refuse_clashes(bound: Mapping[str, str]) -> None:
     keys = effective(bound)
-    app = dict(_pairs(contexts()["app"], keys))
+    app = dict(_pairs(contexts()[APP], keys))
+    everywhere = dict(_pairs([known.PALETTE, known.QUIT, known.HELP], keys))
     for where, group in contexts().items():
-        seen: dict[str, str] = {} if where == "app" else dict(app)
+        above = {APP: {}, PANELS: app, "message": app}.get(
+            where, everywhere
+        )  # other screens have keys of their own
+        seen: dict[str, str] = dict(above)
         for key, id in _pairs(group, keys):
             other = seen.setdefault(key, id)
             # Two defaults that meet were meant to: the inner one acts.

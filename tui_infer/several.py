@@ -94,7 +94,8 @@ class Several:
             return
         state.to_all = not state.to_all
         if state.to_all and len(self.receivers) == 1:
-            state.notice("Sending to all", "Only one chat is shown now: ^n opens another, F5 shows more.")
+            more = f"{state.keys['new']} opens another, {state.keys['layout']} shows more."
+            state.notice("Sending to all", f"Only one chat is shown now: {more}")
         state.announce("sessions")
 
     def all(self, words: Sequence[str]) -> str:

@@ -38,6 +38,7 @@ from tui_infer.ab import AbRun
 from tui_infer.answer_trace import AnswerTrace
 from tui_infer.event_log import EventLog
 from tui_infer.history import StepHistory
+from tui_infer.keymap import KeyNames
 from tui_infer.load import SyntheticLoad
 from tui_infer.mirror import BlockMirror
 from tui_infer.past import Moment, Past, Timeline
@@ -80,6 +81,7 @@ class AppState(Workspace):
     pause_reason: str = ""  # what it stopped at
     detail: BlockDetail | None = None
     texts: TokenTexts = field(default_factory=TokenTexts)
+    keys: KeyNames = field(default_factory=KeyNames)  # as hints write them
     unknown_events: int = 0
     stale_events: int = 0
     clock: Callable[[], float] = time.monotonic  # seconds, by which answers are timed
@@ -174,7 +176,8 @@ class AppState(Workspace):
             self.until = None
             self.pause_reason = with_letters(one_line(event.reason, 200), names)
             if event.reason and not self.read_only:  # of a recording they would pile up over the panels
-                self.notice("Paused", f"{self.pause_reason}. F3 goes on, F4 makes one step.")
+                go_on = f"{self.keys['pause']} goes on, {self.keys['step']} makes one step."
+                self.notice("Paused", f"{self.pause_reason}. {go_on}")
         else:
             self.pause_reason = ""
         self._changed("engine")

@@ -146,7 +146,7 @@ async def test_a_mode_that_cannot_be_had_says_why() -> None:
         ("/mdoe", "/mdoe is no command"),
         ("/mode turbo", "graph or eager"),
         ("/mode graph eager", "graph or eager"),
-        ("/help me with vim", "takes nothing"),
+        ("/help me with vim", "no help on"),
     ],
 )
 async def test_what_cannot_be_done_says_so_and_keeps_the_draft(text: str, words: str) -> None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 TITLE = "Recording"
 READ_ONLY = (
-    "This is a recording: it plays, but nobody answers. F3 plays and stops, F4 goes one step, "
+    "This is a recording: it plays, but nobody answers. {pause} plays and stops, {step} goes one step, "
     "/seek 400 goes to step 400."
 )
 SEEK_FORMS = "It takes a step (400), steps from here (+50, -50), a time (1:20 or 80s), start or end."
@@ -31,7 +31,8 @@ class ReplayControl:
         self._said_end = False
         recording = client.recording
         self._stage = Stage(app.state, texts=recording.header.texts)
-        app.state.read_only = READ_ONLY
+        names = app.state.keys
+        app.state.read_only = READ_ONLY.format(pause=names["pause"], step=names["step"])
         app.state.clock = lambda: client.time
         client.on_entry = self._take_entry
         client.on_clear = self._clear
@@ -137,7 +138,8 @@ class ReplayControl:
         recording = self._client.recording
         why = f" ({recording.note})" if recording.note else ""
         length = clock_text(recording.duration)
-        text = f"It ends here{why}: {recording.steps:,} steps, {length}. F3 plays it again."
+        again = self._app.state.keys["pause"]
+        text = f"It ends here{why}: {recording.steps:,} steps, {length}. {again} plays it again."
         self._app.state.notice(TITLE, text)
 
 

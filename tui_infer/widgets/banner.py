@@ -70,9 +70,9 @@ class Banner(Bar):
         rows = [[Part(f" ✗ {one_line(failure.title, 60)}", error)]]
         for line in wrap([(text, plain)], max(10, width - 4))[:4]:
             rows.append([Part("   ", plain), *(Part(piece, style) for piece, style in line)])
-        restart = [Part("   ", plain), Part("F7", key, "app.restart_engine")]
+        restart = [Part("   ", plain), Part(self._state.keys["restart"], key, "app.restart_engine")]
         rows.append([*restart, Part(" restarts the engine; your chats are kept", dim)])
         if self._state.status is None:  # it never ran: another try of the same model may fail the same way
-            other = "another model: ctrl+c twice quits, then start with --model NAME"
+            other = f"another model: {self._state.keys['quit']} twice quits, then start with --model NAME"
             rows.append([Part(fit(f"   {other}", width), dim)])
         return rows

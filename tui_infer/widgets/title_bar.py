@@ -47,13 +47,13 @@ class TitleBar(Bar):
             past = f"◀ the past: step {state.moment.step:,} "
             return [
                 Part(past, self.ink("warning", bold=True)),
-                Part("F9 now ", self.ink("primary"), "app.look_back"),
+                Part(f"{state.keys['past']} now ", self.ink("primary"), "app.look_back"),
             ]
         if state.moment is not None:
             past = f"◀ the past: step {state.moment.step:,} "
             return [
                 Part(past, self.ink("warning", bold=True)),
-                Part("F9 now ", self.ink("primary"), "app.look_back"),
+                Part(f"{state.keys['past']} now ", self.ink("primary"), "app.look_back"),
             ]
         if state.recording:
             parts.append(Part("● REC ", self.ink("error", bold=True), "app.toggle_recording"))

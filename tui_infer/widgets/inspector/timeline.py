@@ -20,7 +20,8 @@ LEGENDS = (
     ((EVICTED, "evicted"), (PREEMPTED, "preempted")),
     ((GRAPH, "graph"), (EAGER, "eager"), (PREFILL, "prefill")),
 )
-LEGEND_WIDTH = 26
+LEGEND_WIDTH = 27
+WIDE = 100  # columns from which the keys are told in more words
 LEGEND_FROM = 70  # columns from which the legend stands beside the marks
 
 
@@ -92,8 +93,9 @@ class TimelineStrip(Widget, can_focus=True):
             super().__init__()
             self.position = position
 
-    def __init__(self) -> None:
+    def __init__(self, now_key: str = "F9") -> None:
         super().__init__()
+        self.now_key = now_key  # which returns to now, as it is written
         self._past: Past | None = None
         self._moment: Moment | None = None
         self._newest = 0
@@ -169,8 +171,8 @@ class TimelineStrip(Widget, can_focus=True):
         keys: list[Line] = [
             [("← →", ink.title), (" 1", ink.dim)],
             [("PgUp PgDn", ink.title), (" 100", ink.dim)],
-            [("number ⏎", ink.title), (" go there", ink.dim)],
-            [("[ ]", ink.title), (" eager step", ink.dim)],
+            [("number ⏎", ink.title), (" go there" if width >= WIDE else "", ink.dim)],
+            [("[ ]", ink.title), (" eager step" if width >= WIDE else " eager", ink.dim)],
             [("{ }", ink.title), (" change", ink.dim)],
         ]
         less: list[Line] = [[("⇧← ⇧→", ink.title), (" 10", ink.dim)], [("Home End", ink.title)]]
@@ -181,7 +183,7 @@ class TimelineStrip(Widget, can_focus=True):
             keys, less = [elsewhere], []
         kept: Line = [(f"{oldest:,}–{newest:,} kept, {byte_size(past.bytes_with(self._newer))}", ink.dim)]
         since: Line = [(NEWER, ink.warn), (f" {self._newer:,} came since", ink.dim)] if self._newer else []
-        keys = [[("F9", ink.title), (" now", ink.dim)], *keys, kept, since, *less]
+        keys = [[(self.now_key, ink.title), (" now", ink.dim)], *keys, kept, since, *less]
         room = width - width_of(left) - 3
         return spread(left, [*joined(keys, ("  ", ink.dim), room), (" ", ink.dim)], width, ink.dim)
 
