@@ -133,7 +133,8 @@ def _past(app: "TuiInferApp", words: Sequence[str]) -> str:
 
 
 def _help(app: "TuiInferApp", words: Sequence[str]) -> str:
-    return app.show_help(raw_of(words))
+    problem = app.show_help(raw_of(words))
+    return f"{problem} {AS_TEXT}" if problem else ""
 
 
 def _until(app: "TuiInferApp", words: Sequence[str]) -> str:
