@@ -199,6 +199,8 @@ class MainScreen(BlockViews, inherit_bindings=False):
         for pane in self.panes:
             pane.transcript.set_hint(hints[self._state.phase])
             pane.prompt.placeholder = "/seek STEP  /speed N" if self._state.read_only else ask
+            if pane.session is not None and pane.session.read_only:
+                pane.prompt.placeholder = f"Read only. {pane.session.read_only}"
 
     @property
     def visible_panes(self) -> list[Pane]:

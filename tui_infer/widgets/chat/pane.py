@@ -213,7 +213,9 @@ def _title(session: SessionState, color: str, style: str, room: int, marks: tupl
 
 
 def _doing(session: SessionState) -> str:
-    """What an answer does now."""
+    """What an answer does now, or that there will be none."""
+    if session.read_only:
+        return "read only"
     if session.status == "queued":
         return "waiting"
     if session.status == "prefill":
