@@ -11,7 +11,7 @@ from engine.request import SamplingParams
 from engine.version import __version__
 from tui_infer.message_lists import chat_of_messages, is_message_list
 from tui_infer.sanitize import one_line, sanitize
-from tui_infer.session import NEW_TITLE, SessionState, Turn, TurnStats, TurnStatus
+from tui_infer.session import NEW_TITLE, SessionState, Tail, Turn, TurnStats, TurnStatus
 from tui_infer.workspace import title_of
 
 FORMAT, VERSION = "tui-infer chats", 1
@@ -39,7 +39,9 @@ class StatsRecord(msgspec.Struct, frozen=True):
 
 
 class TurnRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One turn; ``asked`` and ``end`` are positions in the chat's ``history_ids``."""
+    """One turn; ``asked`` and ``end`` are positions in the chat's ``history_ids``. ``others`` are its other
+    versions, with all that followed them, and the shown one stands at ``place`` among them.
+    """
 
     role: Literal["user", "assistant"]
     text: str
@@ -48,7 +50,18 @@ class TurnRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     note: str = ""
     asked: Count | None = None
     end: Count | None = None
+    seed: int | None = None
     stats: StatsRecord | None = None
+    others: list["TailRecord"] = []
+    place: Count = 0
+
+
+class TailRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A version of a chat from a turn on; ``ids`` follow the first ``base`` of its history."""
+
+    turns: list[TurnRecord]
+    ids: list[Count] = []
+    base: Count | None = None
 
 
 class ChatRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,6 +113,7 @@ def _turn_record(turn: Turn) -> TurnRecord:
         note=turn.note,
         asked=turn.asked,
         end=turn.end,
+        seed=turn.seed,
         stats=None
         if stats is None
         else StatsRecord(
@@ -109,6 +123,11 @@ def _turn_record(turn: Turn) -> TurnRecord:
             stats.ttft_s,
             stats.decode_tokens_per_s,
         ),
+        others=[
+            TailRecord(turns=list(map(_turn_record, tail.turns)), ids=list(tail.ids), base=tail.base)
+            for tail in turn.others
+        ],
+        place=turn.place,
     )
 
 
@@ -171,6 +190,8 @@ def chats_of(data: bytes) -> list[SessionState]:
         raise NotImported(f"Its version is {version}; this app reads version {VERSION}.", "Update tui-infer.")
     try:
         file = msgspec.convert(value, ChatFile)
+    except RecursionError:
+        raise NotImported("Its values are nested too deeply.") from None
     except msgspec.ValidationError as error:
         raise NotImported(f"A value in it cannot be right: {one_line(str(error), 300)}.") from None
     if not 1 <= len(file.chats) <= MOST_CHATS:
@@ -201,13 +222,7 @@ def _no_number(name: str) -> NoReturn:
 
 def _session(record: ChatRecord, number: int) -> SessionState:
     """A chat of its record; an answer that was under way is a stopped one."""
-    for position, turn in enumerate(record.turns):
-        if turn.role != ("assistant" if position % 2 else "user"):
-            raise NotImported(
-                f"Chat {number}: turn {position + 1} is {turn.role}'s; turns alternate, and the user begins."
-            )
-    if len(record.turns) % 2:
-        raise NotImported(f"Chat {number}: its last prompt has no answer, not even an empty one.")
+    _check_turns(record.turns, 0, len(record.history_ids), f"Chat {number}")
     session = SessionState(
         id="",
         letter="",
@@ -220,23 +235,52 @@ def _session(record: ChatRecord, number: int) -> SessionState:
         draft=sanitize(record.draft),
         history_ids=list(record.history_ids),
     )
-    before = 0
-    for position, turn in enumerate(record.turns, 1):
-        for where in (turn.asked, turn.end):
-            if where is not None and not before <= where <= len(record.history_ids):
-                raise NotImported(
-                    f"Chat {number}: turn {position} stands at token {where:,} of its history, which has "
-                    f"{len(record.history_ids):,}, after one at {before:,}."
-                )
-            before = before if where is None else where
-        session.turns.append(_turn(turn))
-    for turn_state in session.turns[:-1]:
-        if turn_state.status == "open":
-            turn_state.close("cancelled", INTERRUPTED)
+    session.turns = [_turn(turn) for turn in record.turns]
+    for turn in session.turns[:-1]:
+        _close_all(turn)
     if session.answer is not None:
         session.close_answer("cancelled", INTERRUPTED)
     session.status = "idle"
     return session
+
+
+def _check_turns(turns: Sequence[TurnRecord], first: int, tokens: int, where: str) -> None:
+    """See that turns, the first of which stands at place ``first`` of a chat, can be those of one.
+
+    Raises:
+        NotImported: naming the turn.
+    """
+    before = 0
+    for position, turn in enumerate(turns, first + 1):
+        if turn.role != ("user" if position % 2 else "assistant"):
+            raise NotImported(
+                f"{where}: turn {position} is {turn.role}'s; turns alternate, and the user begins."
+            )
+        for at in (turn.asked, turn.end):
+            if at is not None and not before <= at <= tokens:
+                raise NotImported(
+                    f"{where}: turn {position} stands at token {at:,} of its history, which has {tokens:,}, "
+                    f"after one at {before:,}."
+                )
+            before = before if at is None else at
+        if turn.place > len(turn.others):
+            raise NotImported(f"{where}: turn {position} is version {turn.place} of {len(turn.others)}.")
+        for number, tail in enumerate(turn.others, 1):
+            of = f"{where}, version {number} of turn {position}"
+            if not tail.turns:
+                raise NotImported(f"{of}: it has no turns.")
+            _check_turns(tail.turns, position - 1, (tail.base or 0) + len(tail.ids), of)
+    if (first + len(turns)) % 2:
+        raise NotImported(f"{where}: its last prompt has no answer, not even an empty one.")
+
+
+def _close_all(turn: Turn) -> None:
+    """No answer of a file is under way."""
+    if turn.status == "open":
+        turn.close("cancelled", INTERRUPTED)
+    for tail in turn.others:
+        for other in tail.turns:
+            _close_all(other)
 
 
 def _turn(record: TurnRecord) -> Turn:
@@ -258,6 +302,9 @@ def _turn(record: TurnRecord) -> Turn:
         note=one_line(record.note, 600),
         asked=record.asked,
         end=record.end,
+        seed=record.seed,
+        others=[Tail(list(map(_turn, tail.turns)), list(tail.ids), tail.base) for tail in record.others],
+        place=record.place,
     )
 
 

@@ -141,8 +141,7 @@ def adopt(state: Workspace, chats: Sequence[SessionState], model_path: str) -> l
         if chat.history_ids and chat.model == model_path:
             session.history_ids, session.model = chat.history_ids, chat.model
         else:
-            for turn in session.turns:
-                turn.asked = turn.end = None
+            session.forget_tokens()
         opened.append(session)
         state.announce("turns", session.id)
     if opened:

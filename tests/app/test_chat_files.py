@@ -22,6 +22,7 @@ from tui_infer.export import ExportError, write_new
 from tui_infer.sanitize import one_line, sanitize
 from tui_infer.session import SessionState, Turn, TurnStats
 from tui_infer.slash import Call, obey, read
+from tui_infer.versions import ids_before, put_away, show
 from tui_infer.workspace import Workspace
 
 # --- chats ---------------------------------------------------------------------------------------------
@@ -71,7 +72,22 @@ def sessions(draw: st.DrawFn) -> SessionState:
         if answer.asked is not None:
             answer.end = len(session.history_ids)
         session.turns += [Turn("user", sanitize(draw(WEIRD))), answer]
+    for _ in range(draw(st.integers(0, 2)) if session.turns else 0):
+        position = draw(st.sampled_from(range(len(session.turns))))
+        versions = other_version(session, position, sanitize(draw(WEIRD)))
+        show(session, position, draw(st.sampled_from(range(versions))))
     return session
+
+
+def other_version(session: SessionState, position: int, text: str) -> int:
+    """Another version of the chat from this turn on, as the app makes them; returns how many there are."""
+    base = ids_before(session, position & ~1)
+    versions = put_away(session, position)
+    turn = Turn("assistant" if position % 2 else "user", text, seed=7)
+    turn.others, turn.place = versions, len(versions)
+    session.turns += [turn] if position % 2 else [turn, Turn("assistant", text)]
+    session.history_ids = session.history_ids[: base or 0]
+    return len(versions) + 1
 
 
 @settings(max_examples=150, deadline=None)
@@ -143,6 +159,13 @@ def test_a_file_that_cannot_be_imported_is_refused_with_the_place_and_the_reason
     assert "$.chats[0].turns[1].role" in reason(ours(turns=[user, {"role": "robot", "text": ""}]))
     assert "alternate" in reason(ours(turns=[user, user]))
     assert "no answer" in reason(ours(turns=[user]))
+    assert "version 1 of turn 2: its last prompt has no answer" in reason(
+        ours(turns=[user, answer | {"others": [{"turns": [answer, user]}]}])
+    )
+    assert "version 1 of turn 2: it has no turns" in reason(
+        ours(turns=[user, answer | {"others": [{"turns": []}]}])
+    )
+    assert "turn 1 is version 3 of 0" in reason(ours(turns=[user | {"place": 3}, answer]))
     assert "temperature" in reason(ours(params={"temperature": -1}))
     assert "token 9 of its history, which has 2" in reason(
         ours(turns=[user, answer | {"asked": 9}], history_ids=[1, 2])
