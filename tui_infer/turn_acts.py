@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from tui_infer.clipboard import copy
 from tui_infer.commands import Command
@@ -10,7 +10,6 @@ from tui_infer.session import SessionState
 from tui_infer.turn_text import code_blocks, with_quote
 from tui_infer.turns import (
     ACTS,
-    Act,
     Seed,
     abandon_edit,
     branch,
@@ -84,10 +83,10 @@ class TurnActs:
             return True
         app.main.store_drafts()
         session = app.state.current
-        if app.state.moment is None and app.main.inspector_mode != "full" and self._at_prompt:
-            if abandon_edit(app.state, session):
-                self._reload(session)
-                return True
+        here = app.state.moment is None and app.main.inspector_mode != "full" and self._at_prompt
+        if here and abandon_edit(app.state, session):
+            self._reload(session)
+            return True
         return False
 
     @property
@@ -108,7 +107,7 @@ class TurnActs:
             position &= ~1
         elif what in ("again", "new"):
             position |= 1
-        return why_not(self._app.state, session, position, cast(Act, what)) if what in ACTS else ""
+        return why_not(self._app.state, session, position, what) if what in ACTS else ""
 
     def _usual(self, session: SessionState, what: str) -> int:
         """The message that is meant where none is marked: the last, or the last with versions."""
@@ -282,7 +281,7 @@ class TurnActs:
                 return self._act(session, at, "copy", "", 0)
             case ["code"]:
                 return self._act(session, at, "code", "", 0)
-            case ["code", number] if number.isdecimal() and 0 < int(number[:9]):
+            case ["code", number] if number.isdecimal() and int(number[:9]) > 0:
                 return self._act(session, at, "code", "", int(number[:9]))
         return "It takes nothing, or code, or code and a number."
 

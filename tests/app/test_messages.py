@@ -1,4 +1,4 @@
-"""The messages of a chat under the keys: marked, copied, quoted, asked again, branched; and by slash commands."""
+"""The messages of a chat under the keys: marked, copied, quoted, asked again, branched; and by commands."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -117,6 +117,10 @@ async def test_c_copies_the_message_as_it_was_written() -> None:
         await pilot.press("ctrl+l", "c")
         await wait_until(lambda: copied(app) == ANSWER)
         await wait_until(lambda: f"{len(ANSWER)} characters copied through the terminal" in toasts(app))
+
+
+async def told(app: TuiInferApp, words: str) -> None:
+    await wait_until(lambda: words in toasts(app), what=words)
 
 
 def toasts(app: TuiInferApp) -> str:
@@ -299,22 +303,23 @@ async def test_slash_commands_do_the_same_with_the_last_message() -> None:
         await ask(app, pilot, "/fork 1")
         await wait_until(lambda: app.state.current.letter == "B")
         assert said(app) == ["first", ANSWER]
-        for command, why in [
+        refused = [
             ("/edit 9", "1 to 1"),
             ("/retry 1 2", "It takes nothing for the same seed"),
             ("/continue", "complete"),
             ("/version 2", "No message of this chat has other versions"),
             ("/copy code 9", "There is no block 9"),
-        ]:
+        ]
+        for command, why in refused:
             pane = await pane_of(app)
             pane.prompt.load_text(command)
             await pilot.press("enter")
-            await wait_until(lambda why=why: why in toasts(app), what=why)
+            await told(app, why)
             assert pane.prompt.text == command, "a command that was not done can be mended"
 
 
 async def test_the_palette_has_an_entry_for_each_and_means_the_last_message() -> None:
-    async with answered("first") as (app, pilot, _):
+    async with answered("first") as (app, _pilot, _):
         entries = {command.title: command.action for command in app.turns.commands}
         assert len(entries) == 10
         await app.run_action(entries["Message: copy a block of code"])

@@ -35,8 +35,14 @@ def past(app: TuiInferApp) -> dict[int, list[list[str]]]:
 
 
 async def done(app: TuiInferApp) -> None:
+    """No answer is under way, and every token's step has arrived."""
     await settled(app)
-    await wait_until(lambda: app.client.state == "ready")
+
+    def told() -> bool:
+        answers = [turn for session in app.state.sessions.values() for turn in session.turns[1::2]]
+        return all(turn.trace and len(turn.trace.steps) >= len(turn.token_ids) for turn in answers)
+
+    await wait_until(told, what="the steps of all tokens")
 
 
 @pytest.mark.parametrize("texts", [True, False], ids=["with texts", "without"])
@@ -63,7 +69,7 @@ async def test_a_replay_shows_what_was_made_again_edited_branched_and_continued(
         assert state.submit(state.focused, "green token")
         await done(app)
         assert show_version(state, first, 2, 0) == ""
-        await wait_until(lambda: state.newest_step >= 300, what="steps")
+        await done(app)
         expected, expected_past = chats(app), past(app)
     async with replaying(path) as (app, _pilot, client):
         for end in (client.recording.duration, 0.0, client.recording.duration):

@@ -6,14 +6,17 @@ from tui_infer.answer_trace import AnswerTrace
 from tui_infer.recording.format import Content, Said
 from tui_infer.sanitize import one_line
 from tui_infer.session import SessionState, Turn
+from tui_infer.state import AppState
+from tui_infer.turns import copied
 from tui_infer.versions import put_away, show
 
 
-def rewrite(session: SessionState, content: Content, shown: Callable[[str], str], step: int) -> None:
-    """Make the chat what ``content`` says, after ``step``. Turns that are there stay, with their way through
-    the steps; others that were shown become versions, and a version comes back: so that looking back finds
-    what stood at each step.
+def rewrite(state: AppState, session: SessionState, content: Content, shown: Callable[[str], str]) -> None:
+    """Make the chat what ``content`` says. Turns that are there stay, with their way through the steps;
+    others that were shown become versions, a version comes back, and a branch knows its parent's: so that
+    looking back finds what stood at each step.
     """
+    step = state.newest_step
     turns = content.turns
     for at, said in enumerate(turns):
         if at < len(session.turns) and not _is(session.turns[at], said):
@@ -26,12 +29,25 @@ def rewrite(session: SessionState, content: Content, shown: Callable[[str], str]
             turn = Turn(said.role, shown(said.text), list(said.token_ids), others=others, place=len(others))
             if said.status == "open" and content.request is None:  # else it runs, and its steps are gone
                 turn.trace = AnswerTrace(step)
+            else:
+                turn.trace = _parents_trace(state, said)
             session.turns.append(turn)
         _take(session.turns[at], said, step)
     del session.turns[len(turns) :]
     session.epoch, session.status, session.request = content.epoch, content.status, content.request
     session.history_ids = list(content.history_ids)
     session.begun = len(session.answer.token_ids) if session.answer is not None else 0
+
+
+def _parents_trace(state: AppState, said: Said) -> AnswerTrace | None:
+    """Of an answer that stands in another chat too."""
+    if not said.token_ids or said.end is None:
+        return None
+    for session in state.sessions.values():
+        for turn in session.turns:
+            if (turn.asked, turn.end, turn.token_ids) == (said.asked, said.end, said.token_ids):
+                return copied(turn, places=True).trace
+    return None
 
 
 def _is(turn: Turn, said: Said) -> bool:

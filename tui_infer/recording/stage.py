@@ -105,7 +105,7 @@ class Stage:
         session = self._state.sessions.get(entry.session)
         if session is None:
             return
-        rewrite(session, entry, self._shown, self._state.newest_step)
+        rewrite(self._state, session, entry, self._shown)
         self._state.announce("turns", session.id)
         self._state.announce("sessions", session.id)
 

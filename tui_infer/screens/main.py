@@ -35,7 +35,6 @@ from tui_infer.widgets.inspector.timeline import ROWS as TIMELINE_ROWS
 from tui_infer.widgets.inspector.timeline import TimelineStrip, words_of
 from tui_infer.widgets.inspector.view import InspectorView
 from tui_infer.widgets.key_bar import KeyBar
-from tui_infer.widgets.painter import Painter
 from tui_infer.widgets.title_bar import TitleBar
 from tui_infer.workspace import tag_of
 
@@ -54,7 +53,6 @@ class MainScreen(BlockViews, inherit_bindings=False):
         self, state: AppState, *, inspector: str = "auto", assistance: Assistance | None = None
     ) -> None:
         super().__init__()
-        self._compositor = Painter()
         self._state = state
         self._inspector_mode = inspector
         self._documents: dict[str, ChatDocument] = {}
@@ -455,7 +453,7 @@ class MainScreen(BlockViews, inherit_bindings=False):
     def _deliver(self, session: SessionState, typed: str, text: str) -> bool:
         """What the model is to get, with the files that it names; ``typed`` is for the history."""
         if session.editing is not None:
-            return self.app.turns.resend(session, text, typed)  # type: ignore[attr-defined, no-any-return]
+            return self.app.turns.resend(session, text, typed)  # type: ignore[attr-defined]
         return self.app.several.send(session, text, typed)  # type: ignore[attr-defined]
 
     def _take_back(self, pane: Pane) -> str:

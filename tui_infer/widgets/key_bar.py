@@ -113,7 +113,7 @@ class KeyBar(Bar):
         return parts
 
     def _message_hints(self, messages: Messages, width: int) -> list[Part]:
-        """What can be done with the marked message; what cannot is dimmed, and goes first where room lacks."""
+        """What can be done with the marked message; what cannot is dimmed, and left out where room lacks."""
         on, text = self.ink("footer-key-foreground", bold=True), self.ink("foreground", 0.7)
         off = self.ink("foreground", 0.3)
         keys = bound_keys(self.screen)

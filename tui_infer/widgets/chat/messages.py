@@ -1,6 +1,6 @@
 """A transcript in which the keyboard goes from message to message, and the mouse selects text."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from textwrap import dedent
 
 from rich.segment import Segment
@@ -11,6 +11,7 @@ from textual.strip import Strip
 
 from tui_infer.keys import MESSAGE_KEYS, bindings_of
 from tui_infer.session import SessionState, Turn
+from tui_infer.widgets.chat.palette import Palette
 from tui_infer.widgets.chat.spot import marked
 from tui_infer.widgets.chat.transcript import Transcript
 
@@ -39,6 +40,7 @@ class Messages(Transcript, can_focus=True):
     """While it has the focus, ``cursor`` is the marked message, and ``lines`` the rows chosen in it."""
 
     BINDINGS = bindings_of(MESSAGE_KEYS)
+    HELP = "Messages"
     HELP = "Messages"  # of the help
     HELP = "Messages"  # of the help
     FOCUS_ON_CLICK = False
@@ -265,10 +267,15 @@ class Messages(Transcript, can_focus=True):
 
     # --- drawing -----------------------------------------------------------------------------------
 
-    def render_line(self, y: int) -> Strip:
-        strip, palette = super().render_line(y), self._palette
-        if palette is None or self._document.height == 0:
-            return strip
+    def _lines(self, rows: range) -> Iterator[Strip]:
+        lines, palette = super()._lines(rows), self._palette
+        dressed = self.cursor is not None or self.lines is not None or self._from is not None
+        if not dressed or palette is None or self._document.height == 0:
+            return lines
+        return (self._dressed(y, strip, palette) for y, strip in zip(rows, lines))
+
+    def _dressed(self, y: int, strip: Strip, palette: Palette) -> Strip:
+        """With what is selected, and the bar beside the marked message."""
         row = self.scroll_offset.y + y
         chosen = self._selected(row)
         if self.lines is not None and min(self.lines) <= row <= max(self.lines):
