@@ -255,7 +255,8 @@ async def test_the_timeline_fits_any_terminal(size: tuple[int, int]) -> None:
         assert len(lines) == size[1]
         assert "┃" in lines[-3]
         assert f"step {shown_step(app)}" in lines[-2]
-        assert ("number ⏎ go there" in lines[-2]) == (size[0] >= 80)
+        assert ("number ⏎" in lines[-2]) == (size[0] >= 80)
+        assert ("[ ] eager" in lines[-2]) == (size[0] >= 80)
 
 
 async def test_a_past_step_looks_as_it_did_when_it_was_the_newest() -> None:
