@@ -166,6 +166,8 @@ def titled(models: Sequence[LocalModel]) -> list[LocalModel]:
     """Titles that occur twice get what tells them apart."""
     titles = [model.title for model in models]
     return [
-        replace(model, title=f"{model.title} ({model.model})") if titles.count(model.title) > 1 else model
+        replace(model, title=f"{model.title} ({model.path.parent.name if model.path else model.model})")
+        if titles.count(model.title) > 1 and model.kind != "known"
+        else model
         for model in models
     ]

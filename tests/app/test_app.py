@@ -561,7 +561,7 @@ async def test_a_failed_start_says_how_to_go_on_with_another_model() -> None:
         await ask(app, pilot, "early")
         await wait_until(lambda: "waiting" in screen_text(app))
         client.fail()
-        await wait_until(lambda: "start with --model NAME" in screen_text(app))
+        await wait_until(lambda: "/model NAME loads another model" in screen_text(app))
         assert "^c twice quits" in screen_text(app)
         await wait_until(lambda: "sent after a restart" in screen_text(app))
         assert "waiting" not in screen_text(app)

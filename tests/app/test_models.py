@@ -130,8 +130,8 @@ def test_models_are_found_in_the_caches_and_folders_each_once(
 
 
 def test_titles_that_occur_twice_say_which_is_which() -> None:
-    models = [LocalModel(name, "tiny", "folder", ModelFacts()) for name in ("/a/tiny", "/b/tiny")]
-    assert [model.title for model in titled(models)] == ["tiny (/a/tiny)", "tiny (/b/tiny)"]
+    models = [LocalModel(name, "tiny", "folder", ModelFacts(), Path(name)) for name in ("/a/tiny", "/b/tiny")]
+    assert [model.title for model in titled(models)] == ["tiny (a)", "tiny (b)"]
 
 
 # --- what fits -------------------------------------------------------------------------------------
@@ -303,6 +303,16 @@ async def test_a_load_that_fails_goes_back_to_the_model_before_with_the_reason()
             lambda: any("is gone. Check it. Back to smollm2." in t.message for t in app._notifications)
         )
         assert app.state.current.history_ids == history, "the tokens mean the same as before"
+
+
+async def test_another_model_can_be_loaded_where_the_first_one_never_did() -> None:
+    client = Failing("Yes.", rate=400)
+    client.config = EngineConfig(model="none/such")
+    async with running(client) as (app, _):
+        await wait_until(lambda: "/model NAME loads another model" in screen_text(app))
+        assert app.models.command(["smollm2"]) == ""
+        await wait_until(lambda: app.state.phase == "ready")
+        assert (client.config.model, client.restarts) == ("smollm2", 1)
 
 
 async def test_options_of_the_former_model_alone_are_not_taken_along() -> None:

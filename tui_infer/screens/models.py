@@ -20,7 +20,10 @@ from tui_infer.sanitize import one_line
 Find = Callable[[], tuple[list[LocalModel], Room]]
 
 TITLE, PARAMETERS, DTYPE, DISK, MEMORY = 31, 7, 6, 10, 12  # cells
-GAP = "\xa0 "  # plain blanks at the start of a line are not drawn
+RUNS, OTHER, TYPED = "● ", "○ ", "+ "
+BOX, FRAME = 78, 5  # cells: of the dialog, and of its border, padding and scroll bar
+ROUND = 15  # rows of the dialog and round it beside the list
+LOW = 18  # rows of a terminal from which all of it is shown
 
 
 class ModelPicker(ModalScreen[str | None]):
@@ -95,8 +98,9 @@ class ModelPicker(ModalScreen[str | None]):
         for model in shapes:
             self._add(options, model)
         if typed and typed not in {model.model for model in left}:
-            options.add_option(Option(Content(f"{GAP}load {one_line(typed, 60)}")))
+            options.add_option(Option(Content(f"{TYPED}load {one_line(typed, 60)}")))
             self._shown.append(None)
+        options.styles.height = max(3, min(options.option_count, self.app.size.height - ROUND))
         options.highlighted = next(
             (n for n in range(options.option_count) if not options.get_option_at_index(n).disabled), None
         )
@@ -107,18 +111,26 @@ class ModelPicker(ModalScreen[str | None]):
         self._shown.append(model)
 
     def _heading(self) -> str:
-        return GAP + _cells(
-            ("model", TITLE), ("params", -PARAMETERS), ("format", DTYPE), ("disk", -DISK), ("memory", MEMORY)
-        )
+        return self._cells("model", "params", "format", "disk", "memory")
+
+    def _cells(self, title: str, parameters: str, dtype: str, disk: str, memory: str) -> str:
+        """The columns, as many as there is room for."""
+        room = min(BOX, self.app.size.width * 98 // 100) - FRAME - len(OTHER)
+        few = room < TITLE + PARAMETERS + DTYPE + DISK + MEMORY + 4
+        rest = [(parameters, -PARAMETERS), (memory, MEMORY)]
+        if not few:
+            rest[1:1] = [(dtype, DTYPE), (disk, -DISK)]
+        name = room - sum(abs(width) + 1 for _, width in rest)
+        return _cells((title, max(4, name)), *rest)
 
     def _row(self, model: LocalModel) -> str:
         facts, needs = model.facts, fit(model.facts, self._room)
-        return ("● " if model.model == self._current else GAP) + _cells(
-            (one_line(model.title, 80), TITLE),
-            (_count(facts.parameters), -PARAMETERS),
-            (facts.dtype, DTYPE),
-            (size_text(facts.disk_bytes) if facts.disk_bytes is not None else "", -DISK),
-            ("cannot run" if facts.problem else _verdict(needs), MEMORY),
+        return (RUNS if model.model == self._current else OTHER) + self._cells(
+            one_line(model.title, 80),
+            _count(facts.parameters),
+            facts.dtype,
+            size_text(facts.disk_bytes) if facts.disk_bytes is not None else "",
+            "cannot run" if facts.problem else _verdict(needs),
         )
 
     def _tell(self) -> None:
@@ -148,6 +160,13 @@ class ModelPicker(ModalScreen[str | None]):
         needs = facts.problem or fit(facts, self._room).words()
         place = f"\n{one_line(str(where), 300)}" if where is not None else ""
         detail.update(Content(f"{one_line(needs, 300)}\n{words}{place}"))
+
+    def on_resize(self) -> None:
+        self.set_class(self.app.size.height < LOW, "-low")
+        self.query_one("#heading", Static).update(Content(self._heading()))
+        highlighted = self.query_one(OptionList).highlighted
+        self._write()
+        self.query_one(OptionList).highlighted = highlighted
 
     # --- what is done ------------------------------------------------------------------------------
 

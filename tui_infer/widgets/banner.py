@@ -73,6 +73,6 @@ class Banner(Bar):
         restart = [Part("   ", plain), Part(self._state.keys["restart"], key, "app.restart_engine")]
         rows.append([*restart, Part(" restarts the engine; your chats are kept", dim)])
         if self._state.status is None:  # it never ran: another try of the same model may fail the same way
-            other = f"another model: {self._state.keys['quit']} twice quits, then start with --model NAME"
+            other = f"{self._state.keys['model']} or /model NAME loads another model"
             rows.append([Part(fit(f"   {other}", width), dim)])
         return rows
