@@ -171,7 +171,7 @@ class ChatCommands:
     @property
     def _kept(self) -> bool:
         """Whether a chat that is closed stays in the store."""
-        return getattr(self._app, "keeper", None) is not None
+        return self._app.keeper is not None
 
     def _clear(self, chat: SessionState) -> None:
         state = self._app.state

@@ -17,6 +17,7 @@ from tui_infer.meter import NO_DRAFT, Draft
 from tui_infer.session import SessionState
 from tui_infer.slash import Say, read
 from tui_infer.token_count import Count, TokenCounter
+from tui_infer.widgets.chat.pane import Pane
 
 if TYPE_CHECKING:
     from tui_infer.app import TuiInferApp
@@ -93,9 +94,8 @@ class Drafts:
         return Draft(total, len(included.files))
 
     def _show(self, session: str) -> None:
-        for pane in self._app.main.visible_panes:
-            if pane.session is not None and pane.session.id == session:
-                pane.update_frame(focused=pane.has_class("-current"))
+        if (pane := self._pane(session)) is not None:
+            pane.update_frame(focused=pane.has_class("-current"))
 
     # --- sending -----------------------------------------------------------------------------------
 
@@ -145,8 +145,12 @@ class Drafts:
 
     def _give_back(self, session: SessionState, typed: str) -> None:
         """The prompt that could not be sent, before what was typed since."""
-        for pane in self._app.main.visible_panes:
-            if pane.session is session:
-                pane.prompt.give_back(typed)
-                return
-        session.draft = f"{typed}\n{session.draft}" if session.draft else typed
+        if (pane := self._pane(session.id)) is not None:
+            pane.prompt.give_back(typed)
+        else:
+            session.draft = f"{typed}\n{session.draft}" if session.draft else typed
+
+    def _pane(self, session: str) -> Pane | None:
+        """The pane that shows a chat; none where it is hidden, or the app is on its way out."""
+        panes = self._app.main.visible_panes if self._app.screen_stack else []
+        return next((pane for pane in panes if pane.session and pane.session.id == session), None)

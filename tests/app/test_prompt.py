@@ -166,7 +166,7 @@ async def test_markup_in_prompts_titles_and_toasts_is_shown_literally(text: str)
         await wait_until(lambda: isinstance(app.screen, MainScreen))
         await pilot.press("ctrl+g")
         await pilot.pause()
-        await pilot.press("escape", "ctrl+r")
+        await pilot.press("escape", "alt+r")
         await pilot.pause()
 
 

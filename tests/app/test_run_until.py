@@ -53,7 +53,7 @@ async def test_the_dialog_sends_the_chosen_condition_and_the_title_tells_it() ->
         await wait_until(lambda: RunUntil("allocation", session="chat-1") in client.sent, what="the command")
 
 
-@pytest.mark.parametrize("key", ["f10", "ctrl+r"])
+@pytest.mark.parametrize("key", ["f10", "alt+r", "alt+p"])
 async def test_a_dialog_s_styles_leave_the_screen_below_as_it_was(key: str) -> None:
     async with running(ScriptedClient("word"), size=(120, 40)) as (app, pilot):
         await ask(app, pilot, "Count")

@@ -53,3 +53,32 @@ def test_a_burst_of_typing_and_chat_keys_ends_where_each_part_was_meant(start: S
     assert "for B" in screen
     terminal.send("\x1b3")
     terminal.wait_for("3 ◌ C for C")
+
+
+def test_ctrl_r_searches_earlier_prompts_and_keeps_the_draft(start: START) -> None:  # noqa: F811
+    terminal = start(size=(90, 30))
+    terminal.wait_for("Ask something", 30)
+    for text in ("/system about a cat", "/set", "/layout 1"):
+        terminal.send(f"{text}\r")
+        terminal.wait_for(lambda screen: "Ask something" in screen)
+    terminal.send("draft")
+    terminal.wait_for("draft")
+    terminal.send("\x12")  # ctrl+r
+    terminal.wait_for("search:")
+    terminal.send("cat")
+    screen = terminal.wait_for(lambda text: "search: cat" in text and "1 of 1" in text)
+    assert "draft" in screen
+    terminal.send("\x1b")
+    terminal.wait_for(lambda text: "search:" not in text)
+    assert "▌ draft" in terminal.text()
+    terminal.send("\x12cat\r")
+    terminal.wait_for(lambda text: "▌ /system about a cat" in text)
+
+
+def test_a_burst_of_a_command_and_enter_runs_it(start: START) -> None:  # noqa: F811
+    terminal = start(size=(90, 30))
+    terminal.wait_for("Ask something", 30)
+    terminal.send("/set temperature 0.25\r")
+    terminal.wait_for("T 0.25")
+    terminal.send("/lay\t1\r")
+    terminal.wait_for(lambda text: "Ask something" in text and "/lay" not in text)
