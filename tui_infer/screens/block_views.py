@@ -1,13 +1,13 @@
 """Where the blocks of the inspector and the chats meet: asking the engine, highlighting, jumping to text."""
 
 from textual import on
-from textual.screen import Screen
 from textual.timer import Timer
 
 from tui_infer.block_jump import place_of
 from tui_infer.state import AppState
 from tui_infer.widgets.chat.hovered import Hovered
 from tui_infer.widgets.chat.pane import Pane
+from tui_infer.widgets.direct import ImmediateScreen
 from tui_infer.widgets.inspector.block_detail import BlockCard
 from tui_infer.widgets.inspector.block_host import BlockHost
 from tui_infer.widgets.inspector.inspector import Inspector
@@ -15,7 +15,7 @@ from tui_infer.widgets.inspector.inspector import Inspector
 HIGHLIGHT_S = 2.0  # a mouse that rests somewhere does not fade the other chats for ever
 
 
-class BlockViews(Screen[None], inherit_bindings=False):
+class BlockViews(ImmediateScreen, inherit_bindings=False):
     """Base of the main screen."""
 
     inspector: Inspector

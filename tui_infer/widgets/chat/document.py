@@ -12,6 +12,7 @@ from tui_infer.session import Turn, TurnStats
 from tui_infer.widgets.chat.markdown import Block, MarkdownText
 from tui_infer.widgets.chat.palette import Palette
 from tui_infer.widgets.chat.wrap import Line, width_of, wrap
+from tui_infer.widgets.direct import LineStrip
 
 _USER_BAR = "▌ "
 _INDENT = "  "
@@ -125,7 +126,8 @@ class ChatDocument:
         index, share = anchor
         if index >= len(self._starts):
             return self.height
-        return self._starts[index] + int(share * len(self._views[index].strips))
+        rows = len(self._views[index].strips)
+        return self._starts[index] + min(round(share * rows), max(0, rows - 1))  # exact where nothing changed
 
 
 def _render_user(view: _TurnView, turn: Turn, look: Look) -> int:
@@ -235,4 +237,4 @@ def _strip(line: Line, look: Look, ground: Style | None = None) -> Strip:
     gap = look.width - width_of(line)
     if gap > 0:
         segments.append(Segment(" " * gap, ground))
-    return Strip(segments, max(look.width, look.width - gap))
+    return LineStrip(segments, max(look.width, look.width - gap))

@@ -27,12 +27,13 @@ from tui_infer.widgets.chat.messages import Messages
 from tui_infer.widgets.chat.palette import Palette
 from tui_infer.widgets.chat.prompt import Prompt
 from tui_infer.widgets.chat.queue_lines import QueueLines
+from tui_infer.widgets.direct import Direct
 
 FRAME_PERIOD_S = 0.25
 TO_ALL = "⇉ "
 
 
-class Pane(Vertical):
+class Pane(Direct, Vertical):
     """Shows the chat it is bound to; the border is in the chat's colour while it has the focus."""
 
     DEFAULT_CSS = """

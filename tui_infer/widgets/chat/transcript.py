@@ -1,5 +1,6 @@
 """The transcript of one chat, drawn line by line."""
 
+from collections.abc import Iterator
 from time import perf_counter
 
 from rich.cells import cell_len
@@ -16,7 +17,7 @@ from tui_infer.session import SessionState, Turn
 from tui_infer.widgets.chat.document import ChatDocument, Look
 from tui_infer.widgets.chat.palette import Palette
 from tui_infer.widgets.chat.spot import Spans, find_spans, marked
-from tui_infer.widgets.direct import DirectLines
+from tui_infer.widgets.direct import DirectLines, LineStrip
 
 NEW_TEXT = " ↓ new text below "
 NEAR_END = 2  # rows from the end within which scrolling down follows again
@@ -268,25 +269,39 @@ class Transcript(DirectLines, ScrollView, can_focus=False):
             self.update(everything=True)
 
     def render_line(self, y: int) -> Strip:
-        palette = self._palette
+        return next(self._lines(range(y, y + 1)))
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        return self.finish(self._lines(crop.line_range), crop)
+
+    def _lines(self, rows: range) -> Iterator[Strip]:
+        """The lines of these rows of the view."""
+        palette, document = self._palette, self._document
+        width, height = self.size
         if palette is None:
-            return Strip.blank(self.size.width, self.rich_style)
-        width = self.size.width
-        document = self._document
+            yield from (Strip.blank(width, self.rich_style) for _ in rows)
+            return
         if document.height == 0:
-            return self._hint_line(y, width, palette)
-        if document.unseen and not document.follow and y == self.size.height - 1:
-            return _centred(NEW_TEXT, palette.marker, width, palette.base)
-        strip = document.strip(self.scroll_offset.y + y)
-        if strip is None:
-            return Strip.blank(width, palette.base)
-        span = self._marks.get(self.scroll_offset.y + y)
-        if span is not None:
-            strip = marked(strip, span, palette.marker)
+            yield from (self._hint_line(y, width, palette) for y in rows)
+            return
+        top = self.scroll_offset.y
+        news = height - 1 if document.unseen and not document.follow else -1
         first, last = self._thumb()
-        if not first <= y < last:
-            return strip.crop_extend(0, width, palette.base)
-        return Strip([*strip.crop_extend(0, width - 1, palette.base), Segment("▐", palette.thumb)], width)
+        for y in rows:
+            if y == news:
+                yield _centred(NEW_TEXT, palette.marker, width, palette.base)
+                continue
+            strip = document.strip(top + y)
+            if strip is None:
+                yield Strip.blank(width, palette.base)
+                continue
+            if (span := self._marks.get(top + y)) is not None:
+                strip = marked(strip, span, palette.marker)
+            if first <= y < last:
+                line = [*strip.crop_extend(0, width - 1, palette.base), Segment("▐", palette.thumb)]
+                yield LineStrip(line, width)
+            else:
+                yield strip.crop_extend(0, width, palette.base)
 
     def _thumb(self) -> tuple[int, int]:
         """Rows of the scroll bar's thumb; none where everything fits.

@@ -7,6 +7,8 @@ from rich.segment import Segment
 from rich.style import Style
 from textual.strip import Strip
 
+from tui_infer.widgets.direct import LineStrip
+
 Part = tuple[str, Style]
 Line = list[Part]
 
@@ -68,7 +70,7 @@ def joined(groups: Iterable[Sequence[Part]], gap: Part, width: int) -> Line:
 
 def to_strip(line: Iterable[Part], width: int) -> Strip:
     """A strip of a line that is ``width`` cells long; saying so spares measuring it again."""
-    return Strip([Segment(text, style) for text, style in line if text], width)
+    return LineStrip([Segment(text, style) for text, style in line if text], width)
 
 
 def wrap_words(text: str, width: int, lines: int) -> list[str]:
