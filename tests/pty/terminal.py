@@ -15,11 +15,13 @@ from collections.abc import Callable, Mapping, Sequence
 
 import pyte
 
-# Kitty's keys, mode queries and pointer shapes: pyte would draw parts of them, or stumble
+# Kitty's keys, mode queries, pointer shapes and device strings: pyte would draw parts of them, or stumble
 UNKNOWN_TO_PYTE = re.compile(
-    rb"\x1b\[[<>=][0-9;]*[a-zA-Z]|\x1b\[\?[0-9;]*\$p|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\\\)"
+    rb"\x1bP(?:[^\x1b]|\x1b[^\\])*\x1b\\|\x1b\[[<>=][0-9;]*[a-zA-Z]|\x1b\[\?[0-9;]*\$p|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\\\)"
 )
-UNFINISHED = re.compile(rb"\x1b(?:\[[<>=?]?[0-9;]*\$?|\][^\x07\x1b]*\x1b?)?$")
+UNFINISHED = re.compile(
+    rb"\x1bP(?:[^\x1b]|\x1b[^\\])*\x1b?$|\x1b(?:\[[<>=?]?[0-9;]*\$?|\][^\x07\x1b]*\x1b?)?$"
+)
 PRIVATE_MODE = re.compile(rb"\x1b\[\?([0-9;]+)([hl])")
 
 
