@@ -140,6 +140,18 @@ async def test_a_restart_by_one_client_reaches_all(tmp_path: Path) -> None:
         assert (client.restarts, first.client.state, second.client.state) == (1, "ready", "ready")
 
 
+async def test_a_client_can_have_another_model_loaded_for_all(tmp_path: Path) -> None:
+    client = ScriptedClient("Yes.", rate=400)
+    async with broker(client, tmp_path) as made:
+        first, second = await listener(made), await listener(made)
+        await wait_until(lambda: second.of(Ready))
+        await first.client.restart(EngineConfig(model="shape:tiny", max_batch=3))
+        await wait_until(lambda: len(first.of(Ready)) == 2 and len(second.of(Ready)) == 2)
+        assert client.config == EngineConfig(model="shape:tiny", max_batch=3)
+        model = second.of(Ready)[1].status.model  # type: ignore[union-attr]
+        assert second.client.config.model == model, "a restart by the other one loads what runs now"
+
+
 async def test_an_engine_that_dies_is_told_to_all_and_one_restart_brings_it_back(tmp_path: Path) -> None:
     client = ScriptedClient("Yes.", rate=400)
     async with broker(client, tmp_path) as made:
