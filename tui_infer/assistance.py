@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from engine.models.source import KNOWN_MODELS
 from tui_infer.completion import World
 from tui_infer.meter import Meter, meter
 from tui_infer.parameters import texts_of
@@ -49,6 +50,7 @@ class AppAssistance(Assistance):
             parameters=texts_of(state.current.params),
             presets={name: words_of(preset) for name, preset in self._app.settings.presets.items()},
             conditions={condition.word: condition.words for condition in CONDITIONS},
+            models={name: known.title for name, known in KNOWN_MODELS.items()},
             search_key=state.keys["search"],
         )
 

@@ -56,6 +56,7 @@ class World:
     parameters: Mapping[str, str] = field(default_factory=dict)
     presets: Mapping[str, str] = field(default_factory=dict)
     conditions: Mapping[str, str] = field(default_factory=dict)
+    models: Mapping[str, str] = field(default_factory=dict)
     search_key: str = "^r"
 
 
@@ -87,6 +88,8 @@ def _of_command(line: str, world: World) -> Offer | Paths | None:
         if mention := MENTION_START.search(line):
             return Paths(mention.start(), mention[1] or mention[2] or "", mention=True)
     else:
+        if command.name in OR_FILES and ("/" in typed or typed[:1] in (".", "~")):
+            return Paths(start, typed)
         choices = argument(world, before)
         if choices is None:
             return Paths(start, typed)
@@ -156,6 +159,8 @@ def _exported(world: World, before: Sequence[str]) -> Iterable[Choice] | None:
     ]
 
 
+OR_FILES = {"model"}  # a path will do as well as a name
+
 VALUES = {
     "seed": ("none",),
     "stop": ("none",),
@@ -208,6 +213,9 @@ ARGUMENTS: dict[str, Argument] = {
     "bench": _words("ab"),
     "theme": _one_of(lambda world: dict.fromkeys(world.themes, "")),
     "preset": _one_of(lambda world: world.presets),
+    "retry": _words("new", "seed"),
+    "copy": _words("code"),
+    "model": _one_of(lambda world: world.models),
     "chat": _one_of(lambda world: world.letters),
     "to": _letters,
     "set": _parameters,

@@ -36,9 +36,11 @@ class TokenCounter:
             return Count(0)
         tokenizer = self._of(model_path)
         if tokenizer is None:
-            return Count(-(-len(text.encode("utf-8", "replace")) // BYTES_PER_TOKEN), exact=False)
-        # in a batch of one, because that leaves the interpreter to other threads
-        (encoding,) = tokenizer.encode_batch_fast([text], add_special_tokens=False)
+            return _guess(text)
+        try:  # in a batch of one, because that leaves the interpreter to other threads
+            (encoding,) = tokenizer.encode_batch_fast([text], add_special_tokens=False)
+        except Exception:  # a text that this tokenizer has no tokens for, as the library says in many ways
+            return _guess(text)
         return Count(len(encoding))
 
     def _of(self, model_path: str) -> Any:
@@ -46,6 +48,10 @@ class TokenCounter:
             if model_path != self._path:
                 self._path, self._tokenizer = model_path, _load(model_path)
             return self._tokenizer
+
+
+def _guess(text: str) -> Count:
+    return Count(-(-len(text.encode("utf-8", "replace")) // BYTES_PER_TOKEN), exact=False)
 
 
 def _load(model_path: str) -> Any:

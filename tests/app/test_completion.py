@@ -17,6 +17,7 @@ WORLD = World(
     letters={"A": "Paris", "B": "regex"},
     parameters={"temperature": "0.7", "top_p": "0.95", "seed": "none", "ignore_eos": "false"},
     presets={"precise": "temperature 0"},
+    models={"smollm2": "SmolLM2-135M"},
     conditions={condition.word: condition.words for condition in CONDITIONS},
 )
 
@@ -77,6 +78,8 @@ def test_commands_are_offered_on_the_first_line_only() -> None:
         ("/until eviction ", ["A", "B"]),
         ("/until step ", []),
         ("/bench ", ["ab"]),
+        ("/model s", ["smollm2"]),
+        ("/retry ", ["new", "seed"]),
     ],
 )
 def test_arguments_with_known_values_are_offered(line: str, offered: Sequence[str]) -> None:
@@ -92,7 +95,9 @@ def test_a_command_with_free_text_says_how_it_goes_on() -> None:
     assert offer("/system You", WORLD) is None
 
 
-@pytest.mark.parametrize("line", ["/export chat ", "/record ", "/import ru", "/export steps /tm"])
+@pytest.mark.parametrize(
+    "line", ["/export chat ", "/record ", "/import ru", "/export steps /tm", "/model ~/mo"]
+)
 def test_arguments_that_are_files_are_looked_up(line: str) -> None:
     found = offer(line, WORLD)
     assert found == Paths(len(line) - len(line.split(" ")[-1]), line.split(" ")[-1])

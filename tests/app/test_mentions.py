@@ -138,6 +138,13 @@ def test_tokens_are_counted_by_the_models_file_as_the_engine_does(tmp_path: Path
     assert counter.count("", str(tmp_path)) == (0, True)
 
 
+def test_a_text_that_the_tokenizer_refuses_is_guessed(tmp_path: Path) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    model = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0}, unk_token="missing"))
+    model.save(str(tmp_path / "tokenizer.json"))
+    assert TokenCounter().count("abcdefgh", str(tmp_path)) == (2, False)
+
+
 @pytest.mark.parametrize("content", [None, "", "{}", "no json"])
 def test_without_a_tokenizer_the_count_is_a_marked_guess(content: str | None, tmp_path: Path) -> None:
     if content is not None:
