@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from collections.abc import Sequence
 from time import monotonic, strftime
 from typing import get_args
 
@@ -9,6 +10,7 @@ from textual import events
 from textual.app import App
 from textual.driver import Driver
 from textual.drivers.linux_driver import LinuxDriver
+from textual.filter import LineFilter
 from textual.timer import Timer
 
 from engine.client import Client
@@ -26,6 +28,7 @@ from tui_infer.help_topics import topic_of
 from tui_infer.keymap import KeyNames, check_keymap
 from tui_infer.keys import app_bindings
 from tui_infer.landmarks import Landmark
+from tui_infer.looks import Looks
 from tui_infer.model_switch import ModelSwitch
 from tui_infer.nvml import GpuMonitor, GpuReading
 from tui_infer.recording.client import ReplayClient
@@ -42,7 +45,6 @@ from tui_infer.state import AppState, Topic
 from tui_infer.store.keeper import Keeper
 from tui_infer.store.store import Store
 from tui_infer.terminal_input import TerminalDriver
-from tui_infer.themes import choose_theme, load_themes
 from tui_infer.time_travel import TimeTravel
 from tui_infer.tools import Tools
 from tui_infer.turn_acts import TurnActs
@@ -106,7 +108,7 @@ class TuiInferApp(App[int], inherit_bindings=False):
         self._frame_timer: Timer | None = None
         self._gpu_timer: Timer | None = None
         self._interrupted_s = float("-inf")
-        self._load_themes(theme or self.settings.theme)
+        self.looks = Looks(self, theme or self.settings.theme)
         for topic in get_args(Topic):
             self._watch_topic(topic)
         client.on_event = self.state.apply
@@ -117,24 +119,18 @@ class TuiInferApp(App[int], inherit_bindings=False):
 
     # --- themes ------------------------------------------------------------------------------------
 
-    def _load_themes(self, wanted: str) -> None:
-        themes, problems = load_themes()
-        self.theme_names = [theme.name for theme in themes]
-        for theme in themes:
-            self.register_theme(theme)
-        name, problem = choose_theme(wanted, themes)
-        self.theme = name
-        for text in [*problems, problem]:
-            if text:
-                self.state.notice("Theme not used", text, "warning")
+    @property
+    def theme_names(self) -> list[str]:
+        return self.looks.names
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        return [*super().get_line_filters(), *self.looks.filters]
 
     def action_use_theme(self, name: str) -> None:
         self.theme = name
 
     def action_next_theme(self) -> None:
-        names = self.theme_names or [self.theme]
-        index = names.index(self.theme) if self.theme in names else -1
-        self.theme = names[(index + 1) % len(names)]
+        self.theme = self.looks.after(self.theme)
 
     # --- keys --------------------------------------------------------------------------------------
 
@@ -195,6 +191,7 @@ class TuiInferApp(App[int], inherit_bindings=False):
         self._frame_timer = self.set_interval(1 / self.settings.fps, self._frame, name="frame", pause=True)
         self._gpu_timer = self.set_interval(GPU_PERIOD_S, self._read_gpu, name="gpu", pause=True)
         self.theme_changed_signal.subscribe(self, lambda _: self._theme_changed())
+        self.looks.watch()
         if self._record is not None:
             self.recordings.begin(self._record)
         self.archive.begin()
@@ -213,15 +210,25 @@ class TuiInferApp(App[int], inherit_bindings=False):
             self._frame_timer.resume()
 
     def _frame(self) -> None:
-        """Draw what changed since the last frame; go to sleep when nothing did."""
-        if not self._screen_is_up:
-            return
+        """Draw what changed since the last frame, all of it at once."""
+        if self._screen_is_up:
+            main = self.main
+            main.begin_frame()
+            try:
+                self._follow_state()
+            finally:
+                main.end_frame()
+
+    def _follow_state(self) -> None:
+        """Bring the widgets up to date; go to sleep when nothing changed."""
         dirty, self._dirty = self._dirty, set()
         if dirty:
             self.tools.follow()
             self.models.follow()
             self._show_notices()
-            self._follow_engine({topic for topic, _ in dirty})
+            topics = {topic for topic, _ in dirty}
+            self._follow_engine(topics)
+            self.archive.follow(topics)
             if not self.several.follow(dirty):
                 self.main.refresh_state(dirty)
                 self._inspector_due = True
@@ -548,6 +555,7 @@ class TuiInferApp(App[int], inherit_bindings=False):
         self.time.jump(event.what, event.by)
 
     def on_unmount(self) -> None:
+        self.looks.end()
         self.tools.quit()
 
     async def action_quit(self) -> None:

@@ -112,6 +112,14 @@ class ChatArchive:
         self._app.push_screen(ChatsScreen(self, raw_of(words)))
         return ""
 
+    def follow(self, topics: set[str]) -> None:
+        """Draw in the list what changed, while it is open."""
+        from tui_infer.screens.chats import ChatsScreen
+
+        screen = self._app.screen
+        if isinstance(screen, ChatsScreen) and "sessions" in topics:
+            screen.redraw()
+
     async def settle(self) -> None:
         """Have the store know what the app knows."""
         if self.keeper is not None:
@@ -123,19 +131,22 @@ class ChatArchive:
         words = query_words(query)
         if self._store is None:
             return list(self._open_entries(words, set()))
-        rows, hits = await asyncio.to_thread(self._read, self._store, words)
-        for entry in self._open_entries(words, set(), answers=True):
-            if entry.hit is not None and entry.hit.position is not None:
-                hits[entry.key] = entry.hit
-        chosen = [row for row in rows if not words or row.key in hits]
-        entries = [self._entry(row, hits.get(row.key)) for row in chosen]
+        live = [entry.hit for entry in self._open_entries(words, set(), answers=True)]
+        under_way = {hit.key: hit for hit in live if hit is not None and hit.position is not None}
+        rows, hits = await asyncio.to_thread(self._read, self._store, words, under_way)
+        entries = [self._entry(row, hits.get(row.key)) for row in rows]
         new = self._open_entries(words, {row.key for row in rows})
         return [*new, *entries]
 
     @staticmethod
-    def _read(store: Store, words: Sequence[str]) -> tuple[list[ChatRow], dict[str, Hit]]:
-        hits = {hit.key: hit for hit in store.search(words)} if words else {}
-        return store.chats(), hits
+    def _read(
+        store: Store, words: Sequence[str], under_way: dict[str, Hit]
+    ) -> tuple[list[ChatRow], dict[str, Hit]]:
+        """What the store has, and the hits in it and in answers that it may not have yet."""
+        if not words:
+            return store.chats(), {}
+        hits = {hit.key: hit for hit in store.search(words)} | under_way
+        return store.chats(hits), hits
 
     def _entry(self, row: ChatRow, hit: Hit | None) -> Entry:
         live = self.live(row.key)
@@ -156,6 +167,8 @@ class ChatArchive:
         """Open chats as they are in memory, the newest first; with ``answers`` only those under way."""
         for session in reversed(self._app.state.sessions.values()):
             if session.key in but or (answers and not session.busy):
+                continue  # before its turns are looked at, which may have to be read
+            if not (session.turns or session.titled or session.draft.strip()):
                 continue
             hit = _hit(session, words, session.turns[-1:] if answers else session.turns)
             if words and hit is None:

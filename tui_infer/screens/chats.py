@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 ARCHIVED, ELSEWHERE = "▫", "⧉"
 WIDE = 84  # columns of the list from which it names models
+SMALL = 20  # rows of the terminal below which the list takes all of them
 MOST_SHOWN = 300
-DAY_S = 86400.0
 
 
 class ChatsScreen(ModalScreen[None]):
@@ -64,6 +64,11 @@ class ChatsScreen(ModalScreen[None]):
         self._search(first=True)
 
     def on_resize(self) -> None:
+        self.set_class(self.size.height < SMALL, "-small")
+        self.call_after_refresh(self.redraw)  # once the list has its new width
+
+    def redraw(self) -> None:
+        """Draw what was found again: its chats may have changed."""
         self._write(list(self._entries.values()))
 
     # --- finding -----------------------------------------------------------------------------------

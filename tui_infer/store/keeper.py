@@ -118,8 +118,17 @@ class Keeper:
 
     def touch(self, session: str = "") -> None:
         """A chat changed, or with an empty id anything."""
+        changed = self._state.sessions.values() if not session else [self._state.sessions.get(session)]
+        for chat in changed:
+            if chat is not None:
+                self._meet(chat)  # now, so that it is kept even if it is closed before it is saved
         self._dirty.add(session)
         self._wake(SAVE_S)
+
+    def _meet(self, session: SessionState) -> None:
+        known = session.key in self._records or session.key in self._forgotten
+        if not known and _worth_keeping(self._state, session):
+            self._records[session.key] = _Record(session)
 
     def _wake(self, delay_s: float) -> None:
         if not self._due and self._loop is not None:
@@ -150,12 +159,10 @@ class Keeper:
         dirty, self._dirty = self._dirty, set()
         open_chats = {session.key: session for session in self._state.sessions.values()}
         for key, session in open_chats.items():
+            self._meet(session)
             record = self._records.get(key)
-            if record is None and key not in self._forgotten and _worth_keeping(self._state, session):
-                record = self._records[key] = _Record(session)
-            elif record is None or not ({"", session.id} & dirty):
-                continue
-            self._save(record, archived=False)
+            if record is not None and (record.saved.meta is None or {"", session.id} & dirty):
+                self._save(record, archived=False)
         for key, record in list(self._records.items()):
             if open_chats.get(key) is not record.session:
                 self._archive(record)

@@ -1,6 +1,8 @@
 """Reading chats: lists of them, and the turns of one."""
 
+import json
 import sqlite3
+from collections.abc import Sequence
 
 from tui_infer.session import Turn
 from tui_infer.store.rows import (
@@ -45,10 +47,14 @@ def row_of(values: tuple) -> ChatRow:
     return ChatRow(key, meta, bool(archived), bool(held), turns, tokens, created, updated, Draft(*draft))
 
 
-def list_chats(connection: sqlite3.Connection, run: str, most: int) -> list[ChatRow]:
-    """The chats in which something was said last, open and archived, at most so many."""
-    query = f"SELECT {COLUMNS}{FROM}ORDER BY chats.updated DESC, chats.id DESC LIMIT :most"
-    return [row_of(values) for values in connection.execute(query, {"run": run, "most": most})]
+def list_chats(
+    connection: sqlite3.Connection, run: str, most: int, keys: Sequence[str] | None = None
+) -> list[ChatRow]:
+    """The chats in which something was said last, open and archived; with ``keys`` of these."""
+    which = "" if keys is None else "WHERE chats.key IN (SELECT value FROM json_each(:keys)) "
+    query = f"SELECT {COLUMNS}{FROM}{which}ORDER BY chats.updated DESC, chats.id DESC LIMIT :most"
+    values = {"run": run, "most": most} | ({} if keys is None else {"keys": json.dumps(keys)})
+    return [row_of(row) for row in connection.execute(query, values)]
 
 
 def chats_of(connection: sqlite3.Connection, run: str) -> list[ChatRow]:

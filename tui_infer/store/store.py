@@ -4,7 +4,7 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -204,9 +204,10 @@ class Store:
         """Raises StoreError."""
         return self._bodies.read(lambda connection: reading.read_body(connection, key))
 
-    def chats(self, most: int = MOST_LISTED) -> list[ChatRow]:
-        """The chats used last, open and archived. Raises StoreError."""
-        return self._lists.read(lambda connection: reading.list_chats(connection, self.run, most))
+    def chats(self, keys: Iterable[str] | None = None, most: int = MOST_LISTED) -> list[ChatRow]:
+        """The chats used last, open and archived, of all or of these. Raises StoreError."""
+        chosen = None if keys is None else list(keys)
+        return self._lists.read(lambda connection: reading.list_chats(connection, self.run, most, chosen))
 
     def count(self) -> int:
         """Chats in the store. Raises StoreError."""
