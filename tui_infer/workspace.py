@@ -280,6 +280,6 @@ def tag_of(session: SessionState) -> SessionTag:
 
 
 def title_of(session: SessionState) -> str:
-    """The automatic title: the start of the first prompt."""
+    """The automatic title: the start of the first prompt, without the files behind it."""
     first = next((turn.text for turn in session.turns if turn.role == "user"), "")
-    return one_line(first, TITLE_LENGTH) or NEW_TITLE
+    return one_line(first.strip().partition("\n\n")[0], TITLE_LENGTH) or NEW_TITLE

@@ -294,7 +294,7 @@ async def test_a_file_is_completed_and_its_text_goes_with_the_prompt(folder: Pat
         await pilot.press("enter")
         assert prompt.text == ""
         await wait_until(lambda: sent(client) == ["what is main.py\n\nmain.py:\n\n```py\nprint(1)\n```"])
-        assert app.state.current.title.startswith("what is main.py")
+        assert app.state.current.title == "what is main.py"
         assert app.state.prompts == ["what is @main.py"]
 
 

@@ -197,9 +197,10 @@ def test_no_key_of_the_app_is_taken_by_the_prompt() -> None:
 
 
 def test_every_key_of_the_app_has_its_own_id() -> None:
-    ids = [binding.id for owner in (TuiInferApp, MainScreen) for binding in owner.BINDINGS]  # type: ignore[union-attr]
-    assert all(ids)
-    assert len(ids) == len(set(ids))
+    for owner in (TuiInferApp, MainScreen):
+        ids = [binding.id for binding in owner.BINDINGS]  # type: ignore[union-attr]
+        assert all(ids)
+        assert len(ids) == len(set(ids))
 
 
 @settings(max_examples=200, deadline=None)
