@@ -66,7 +66,7 @@ class TurnActs:
             app.main.fit_panes()
             return
         if app.state.moment is not None:
-            app.state.notice("Messages", PAST.format("F9"))
+            app.state.notice("Messages", PAST.format(app.state.keys["past"]))
             return
         app.main.show_chats()
         pane = next((pane for pane in app.main.visible_panes if pane.session is app.state.current), None)

@@ -9,6 +9,7 @@ import pytest
 from engine.config import EngineConfig
 from engine.inprocess import InProcessClient
 from tests.waiting import wait_until
+from tui_infer.past_turns import request_at, turns_at
 from tui_infer.session import SessionState
 from tui_infer.set_params import changed
 from tui_infer.state import AppState
@@ -157,3 +158,40 @@ async def test_an_edited_prompt_finds_what_stands_before_it_in_the_cache(tiny_mo
         stats = session.turns[3].stats
         assert stats is not None
         assert stats.cached_tokens >= before // 8 * 8
+
+
+async def test_the_past_shows_the_answer_that_stood_there_then(tiny_model_dir: Path) -> None:
+    options = {"block_size": 8, "num_blocks": 60, "dtype": "float32", "threads": 1, "max_model_len": 256}
+    async with engine(tiny_model_dir, **options) as state:
+        session = state.current
+        with_params(session, "temperature=1", "max_tokens=20", "ignore_eos=true")
+        state.submit(session.id, "hello world")
+        await answered(state, session)
+        first = session.turns[1]
+        assert first.trace is not None
+        await wait_until(lambda: len(first.trace.steps) == 20, what="the steps of all tokens")  # type: ignore[union-attr]
+        then = first.trace.steps[9]
+        regenerate(state, session, 1, "new")
+        await answered(state, session)
+        second = session.turns[1]
+        assert second.trace is not None
+        await wait_until(lambda: len(second.trace.steps) == 20, what="the steps of all tokens")  # type: ignore[union-attr]
+        past = turns_at(session, then)[1]
+        assert past.token_ids == first.token_ids[:10]
+        assert first.text.startswith(past.text)
+        assert turns_at(session, first.trace.steps[-1])[1] is first
+        assert turns_at(session, second.trace.steps[4])[1].token_ids == second.token_ids[:5]
+        assert turns_at(session, second.trace.steps[-1])[1] is second
+        # an answer that goes on is one answer, made by two requests
+        with_params(session, "max_tokens=10")
+        before = request_at(session, second.trace.steps[-1])
+        go_on(state, session)
+        await answered(state, session)
+        await wait_until(lambda: len(second.trace.steps) == 30, what="the steps of all tokens")  # type: ignore[union-attr]
+        assert turns_at(session, second.trace.steps[24])[1].token_ids == second.token_ids[:25]
+        assert turns_at(session, second.trace.steps[4])[1].token_ids == second.token_ids[:5]
+        assert (request_at(session, second.trace.steps[19]), session.request) == (
+            before,
+            second.trace.request,
+        )
+        assert request_at(session, second.trace.steps[-1]) == session.request

@@ -209,8 +209,7 @@ class CompareScreen(Screen[str | None], inherit_bindings=False):
         if session is None or answer is None or not answer.text:
             self.notify("There is no text to copy yet", markup=False)
             return
-        self.app.copy_to_clipboard(answer.text)
-        self.notify(f"Answer of {session.letter} copied, {len(answer.text):,} characters", markup=False)
+        self.app.copy_to_clipboard(answer.text, f"answer of {session.letter}")  # type: ignore[call-arg]
 
     def action_take(self) -> None:
         session = self.view.current

@@ -14,6 +14,7 @@ SHOWN = [
     ("help", "help", "help"),
     ("palette", "commands", "palette"),
     ("new", "new", "new"),
+    ("messages", "copy, edit", "copy"),
     ("mode", "graph/eager", "mode"),
     ("pause", "pause", "pause"),
     ("step", "step", "step"),
@@ -41,7 +42,7 @@ PANEL_HINTS = [
 BESIDE_OTHERS = ("help", "palette", "new", "all")  # the most important where several chats are shown
 WIDE = 100
 ORDER = ["help", "mode", "pause", "step", "past", "until", "layout", "inspector", "panel"]
-ORDER += ["zoom", "next", "all", "compare", "new", "cancel", "palette"]
+ORDER += ["zoom", "next", "all", "compare", "messages", "new", "cancel", "palette"]
 
 
 class KeyBar(Bar):
@@ -118,7 +119,7 @@ class KeyBar(Bar):
         off = self.ink("foreground", 0.3)
         keys = bound_keys(self.screen)
         shown = [
-            (keys[id][0], label, possible, f"app.turn({what!r})")
+            (keys[id][0], label if width >= WIDE else label.split()[0], possible, f"app.turn({what!r})")
             for id, label, what, possible in messages.hints()
             if id in keys
         ]
