@@ -144,7 +144,7 @@ class TuiCommands(Provider):
         for title, mark, action in _JUMPS:
             yield Command(title, f"{mark} while you look back, and in the Step panel", action)
         yield from _panel_commands(app)
-        for theme in app.theme_names:
+        for theme in app.looks.names:
             yield Command(f"Theme: {theme}", "look of the whole app", f"app.use_theme({theme!r})")
         yield Command("Quit", f"{app.state.keys['quit']} twice", "app.quit")
 

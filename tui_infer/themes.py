@@ -5,12 +5,13 @@ import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from pygments.styles import get_all_styles  # type: ignore[import-untyped, unused-ignore]
 from textual.color import Color, ColorParseError
 from textual.theme import Theme
 
+from tui_infer.color_depth import ANSI, Depth
 from tui_infer.locations import theme_dirs
 
 DARK, LIGHT = "dark", "light"
@@ -28,7 +29,7 @@ _COLORS = (
     "surface",
     "panel",
 )
-_TOP_LEVEL = {"name", "dark", "code", "base", "colors", "variables", "sessions", "inspector"}
+_TOP_LEVEL = {"name", "dark", "code", "depth", "base", "colors", "variables", "sessions", "inspector"}
 _NAME = re.compile(r"[\w][\w .+-]{0,39}")
 _VARIABLE = re.compile(r"[a-z][a-z0-9-]*")
 _TEXT_STYLE = re.compile(r"(none|bold|dim|italic|underline|reverse|strike|not|auto|\s|[bui])+")
@@ -60,9 +61,13 @@ class InspectorColors:
 
 @dataclass
 class AppTheme(Theme):
-    """A Textual theme that also knows the chats' palette, the inspector's colours and the code style."""
+    """A Textual theme that also knows the chats' palette, the inspector's colours and the code style.
+
+    ``depth`` says how many colours the terminal gets: all, its own sixteen, or none.
+    """
 
     code: str = "default"
+    depth: Depth = "full"
     palette: tuple[str, ...] = ()
     inspector: InspectorColors | None = None
     source: str = ""
@@ -186,6 +191,11 @@ def parse_theme(
     code = data.get("code", "default")
     if code not in set(get_all_styles()):
         raise ThemeProblem(f"code = {code!r} is not a Pygments style")
+    depth = data.get("depth", "full")
+    if depth not in get_args(Depth):
+        raise ThemeProblem(f"depth = {depth!r} must be one of {', '.join(map(repr, get_args(Depth)))}")
+    if depth == "16":
+        data = _with_nominal_colors(data)
     colors = _section_of_colors(data, "colors", _COLORS)
     panel_colors = _section_of_colors(data, "inspector", [item.name for item in fields(InspectorColors)])
     palette = _palette(data)
@@ -197,6 +207,7 @@ def parse_theme(
         dark=_typed(data, "dark", bool, "true or false"),
         variables=variables,
         code=code,
+        depth=depth,
         palette=palette,
         inspector=InspectorColors(**panel_colors),
         source=source,
@@ -246,6 +257,15 @@ def _refuse_unknown(section: str, data: Mapping[str, Any], known: Iterable[str])
         if key not in known:
             where = f"{section}.{key}" if section else key
             raise ThemeProblem(f"{where} is unknown; known here: {', '.join(sorted(known))}")
+
+
+def _with_nominal_colors(value: Any) -> Any:
+    """The names of the terminal's sixteen colours become what they stand for, wherever they are."""
+    if isinstance(value, dict):
+        return {key: _with_nominal_colors(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_with_nominal_colors(inner) for inner in value]
+    return ANSI.get(value, value) if isinstance(value, str) else value
 
 
 def _typed(data: Mapping[str, Any], key: str, kind: type, words: str) -> Any:

@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 
 import msgspec
 import pytest
+from rich.segment import Segment
 from textual.pilot import Pilot
 
 from engine.records import BlockChange
@@ -362,11 +363,11 @@ async def test_the_blocks_of_the_chat_that_is_pointed_at_stand_out_in_every_them
     async with mapped(small(), theme=theme, focused=None) as (app, pilot, kv):
         app.set_focus(None)
 
-        def styles() -> dict[int, object]:
+        def styles() -> dict[int, Segment]:
             found = {}
             for block in (1, 2, 5):
                 x, y = place_of(kv, block)
-                found[block] = next(iter(kv._strips[y].crop(x, x + 1))).style
+                found[block] = next(iter(kv._strips[y].crop(x, x + 1)))
             return found
 
         calm = styles()
@@ -376,7 +377,7 @@ async def test_the_blocks_of_the_chat_that_is_pointed_at_stand_out_in_every_them
         x, y = place_of(kv, 1)
         assert kv._strips[y].crop(x, x + 1).text == "B"
         assert all(calm[block] != pointed[block] for block in (1, 2, 5))
-        assert pointed[1].bgcolor != pointed[2].bgcolor  # type: ignore[attr-defined]
+        assert pointed[1].style != pointed[2].style
         app.inspector.highlight("")
         await pilot.pause()
         assert styles() == calm

@@ -8,6 +8,9 @@ from textual.app import App
 from textual.color import Color
 from textual.theme import BUILTIN_THEMES
 
+from tests.app.driving import ask, running, settled
+from tests.app.scripted import ScriptedClient
+from tui_infer.config import Settings
 from tui_infer.locations import bundled_themes_dir, theme_dirs
 from tui_infer.themes import (
     PALETTE_SIZE,
@@ -19,8 +22,15 @@ from tui_infer.themes import (
     session_color,
     session_colors,
 )
+from tui_infer.widgets.chat.code import highlight
+from tui_infer.widgets.chat.palette import Palette, make_palette
+from tui_infer.widgets.inspector.ink import Ink
 
-SHIPPED = {theme.name: theme for theme in load_themes([bundled_themes_dir()])[0]}
+SHIPPED = {
+    theme.name: theme for theme in load_themes([bundled_themes_dir()])[0] if isinstance(theme, AppTheme)
+}
+# Of the others the terminal's palette decides: what they show is in test_color_depth.py.
+COLORED = {name: theme for name, theme in SHIPPED.items() if theme.depth == "full"}
 
 
 def contrast(first: str, second: str) -> float:
@@ -73,7 +83,13 @@ def test_a_dark_and_a_light_theme_are_shipped_without_problems() -> None:
     assert {(theme.name, theme.dark) for theme in themes} >= {("dark", True), ("light", False)}
 
 
-@pytest.mark.parametrize("theme", SHIPPED.values(), ids=SHIPPED)
+def test_the_shipped_themes_are_for_every_eye_and_every_terminal() -> None:
+    assert set(SHIPPED) >= {"dark", "light", "high-contrast", "colorblind", "16-colors", "no-color"}
+    assert len(COLORED) >= 6
+    assert {theme.depth for theme in SHIPPED.values()} == {"full", "16", "none"}
+
+
+@pytest.mark.parametrize("theme", COLORED.values(), ids=COLORED)
 def test_text_has_the_contrast_that_reading_takes(theme: AppTheme) -> None:
     colors = inspector_colors(theme)
     ground = theme.background
@@ -144,7 +160,112 @@ def test_in_the_colour_blind_theme_what_differs_in_meaning_differs_for_every_eye
         assert distance(seen(first, matrix), seen(second, matrix)) > 0.08, (first, second)
 
 
-@pytest.mark.parametrize("theme", SHIPPED.values(), ids=SHIPPED)
+def test_the_theme_of_high_contrast_has_seven_to_one_for_all_text() -> None:
+    theme = SHIPPED["high-contrast"]
+    assert theme.background
+    assert theme.panel
+    colors = inspector_colors(theme)
+    texts = [theme.foreground, theme.primary, theme.secondary, theme.accent, theme.error, theme.warning]
+    texts += [colors.dim, colors.title, colors.graph, colors.eager, colors.prefill, *session_colors(theme)]
+    for text in texts:
+        assert text
+        assert contrast(text, theme.background) >= 7, text
+        assert contrast(text, theme.panel) >= 7, text
+
+
+@pytest.mark.parametrize("theme", COLORED.values(), ids=COLORED)
+def test_all_text_on_the_chats_grounds_can_be_read(theme: AppTheme) -> None:
+    palette = palette_for(theme)
+    for name in ("base", "muted", "faint", "user", "code", "link", "quote", "fence", "fence_label", "error"):
+        style = getattr(palette, name)
+        assert contrast(style.color.get_truecolor().hex, style.bgcolor.get_truecolor().hex) >= 4.5, name
+
+
+@pytest.mark.parametrize("theme", COLORED.values(), ids=COLORED)
+def test_highlighted_code_can_be_read(theme: AppTheme) -> None:
+    palette = palette_for(theme)
+    source = '@cache\nclass A(int):\n    """Doc."""  # why\n    def f(self, x=1.5):\n        return f"{x}"\n'
+    seen = set()
+    for line in highlight(source, "python", palette):
+        for text, style in line:
+            if text.strip():
+                assert style.color is not None
+                assert style.bgcolor is not None
+                seen.add(style.color.get_truecolor().hex)
+                assert contrast(style.color.get_truecolor().hex, style.bgcolor.get_truecolor().hex) >= 4.5, (
+                    text
+                )
+    assert len(seen) > 3  # it is coloured
+
+
+@pytest.mark.parametrize("theme", COLORED.values(), ids=COLORED)
+def test_the_inspectors_text_and_the_letters_on_blocks_can_be_read(theme: AppTheme) -> None:
+    ink = Ink(theme)
+    styles = [
+        ink.text,
+        ink.dim,
+        ink.faint,
+        ink.title,
+        ink.graph,
+        ink.eager,
+        ink.prefill,
+        ink.schedule,
+        ink.launch,
+    ]
+    styles += [ink.device, ink.read, ink.cached, ink.null, ink.ok, ink.warn, ink.error, ink.lit(ink.graph)]
+    for color in range(PALETTE_SIZE):
+        styles += [ink.letter(color)]
+        styles += [
+            ink.tile(color, level, shared=False, glow=glow, focused=focused)
+            for level in (0, 2, 4)
+            for glow in (0, 1, 2)
+            for focused in (0, 1, 2)
+        ]
+    for style in styles:
+        assert style.color is not None
+        assert style.bgcolor is not None
+        assert contrast(style.color.get_truecolor().hex, style.bgcolor.get_truecolor().hex) >= 4.5, style
+
+
+@pytest.mark.parametrize("theme", COLORED.values(), ids=COLORED)
+async def test_whatever_the_app_shows_as_text_can_be_read(theme: AppTheme) -> None:
+    answer = "Some **bold** text, `code`, a [link](http://a.b).\n\n> quoted\n\n"
+    answer += "```python\ndef f(): return 1  # one\n```\n"
+    client = ScriptedClient(answer, rate=2000, graphs=True)
+    async with running(client, size=(160, 48), settings=Settings(theme=theme.name, layout="2")) as (
+        app,
+        pilot,
+    ):
+        await ask(app, pilot, "hello")
+        await pilot.press("ctrl+n")
+        await ask(app, pilot, "hello")
+        await settled(app)
+        await pilot.pause()
+        seen = 0
+        for line in app.screen._compositor.render_strips():
+            for segment in line:
+                style = segment.style
+                if style is None or not any(character.isalnum() for character in segment.text):
+                    continue
+                assert style.color is not None
+                assert style.bgcolor is not None
+                ink, ground = style.color.get_truecolor().hex, style.bgcolor.get_truecolor().hex
+                # one letter can be the mark of a cached block, which is a graphic
+                least = 3.0 if len(segment.text.strip()) == 1 else 4.5
+                assert contrast(ink, ground) >= least, segment
+                seen += 1
+        assert seen > 100
+
+
+def palette_for(theme: AppTheme) -> Palette:
+    """The chats' styles of a theme, as the screen makes them."""
+    variables = {**theme.to_color_system().generate(), **theme.variables}
+    return make_palette(variables, Color.parse(theme.background or ""), code_style(theme))
+
+
+@pytest.mark.parametrize(
+    "theme", [theme for theme in SHIPPED.values() if theme.depth != "none"], ids=lambda theme: theme.name
+)
 def test_session_colours_are_well_apart_and_neighbours_most(theme: AppTheme) -> None:
     palette = session_colors(theme)
     assert len(palette) == PALETTE_SIZE
@@ -221,6 +342,7 @@ def test_a_broken_file_replaces_nothing(tmp_path: Path) -> None:
         (('name = "dark"', 'name = "[/red]"'), ["name", "[/red]"]),
         (('name = "dark"\n', ""), ["name", "missing"]),
         (('code = "one-dark"', 'code = "no-such-style"'), ["code", "no-such-style"]),
+        (("dark = true", "dark = true\ndepth = 256"), ["depth", "256", "'16'"]),
         (('"#c099ed", ', ""), ["sessions.palette", "11 entries"]),
         (('"#c099ed"', '"violett"'), ["sessions.palette[6]", "violett"]),
         (('border = "#3d8bc7"', 'border = "; } Screen { display: none"'), ["variables.border"]),

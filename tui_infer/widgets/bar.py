@@ -10,6 +10,10 @@ from textual.color import Color
 from textual.strip import Strip
 from textual.widget import Widget
 
+from tui_infer.contrast import readable
+
+TEXT_SHARE = 0.45  # of a colour from which it is for text, and not for rules and meters
+
 
 class Part(NamedTuple):
     """A piece of a bar; ``action`` is run by the app when it is clicked."""
@@ -37,7 +41,10 @@ class Bar(Widget):
             color = Color.parse(self.app.theme_variables[name])
         except Exception:  # "auto" colours have no value of their own
             color = self.colors[-1]
-        mixed = background.blend(color, share * color.a, alpha=1.0)
+        share *= color.a
+        mixed = background.blend(color, share, alpha=1.0)
+        if share >= TEXT_SHARE:
+            mixed = readable(mixed, background)
         return Style(color=mixed.rich_color, bgcolor=background.rich_color, **attributes)
 
     def render_line(self, y: int) -> Strip:

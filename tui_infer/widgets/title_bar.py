@@ -2,7 +2,9 @@
 
 from rich.cells import cell_len
 from rich.style import Style
+from textual.color import Color
 
+from tui_infer.contrast import readable
 from tui_infer.run_until import describe
 from tui_infer.sanitize import one_line
 from tui_infer.state import AppState
@@ -37,7 +39,8 @@ class TitleBar(Bar):
         if shown:
             colors = inspector_colors(self.app.current_theme)
             color = colors.graph if self._state.mode == "graph" else colors.eager
-            parts[-1] = Part(shown[-1], plain + Style(color=color, bold=True), "app.toggle_mode")
+            ink = readable(Color.parse(color), self.background_colors[1]).rich_color
+            parts[-1] = Part(shown[-1], plain + Style(color=ink, bold=True), "app.toggle_mode")
         return _fit_parts(parts, room)
 
     def _right(self) -> list[Part]:

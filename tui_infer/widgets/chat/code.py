@@ -4,7 +4,9 @@ from functools import lru_cache
 from typing import Any
 
 from rich.style import Style
+from textual.color import Color
 
+from tui_infer.contrast import readable
 from tui_infer.widgets.chat.palette import Palette
 from tui_infer.widgets.chat.wrap import Line, expand_tabs
 
@@ -32,7 +34,7 @@ def highlight(source: str, language: str, palette: Palette) -> list[Line]:
 
 @lru_cache(maxsize=1024)
 def _style_of(kind: Any, palette: Palette) -> Style:
-    """The theme's Pygments style on the palette's own ground."""
+    """The theme's Pygments style on the palette's own ground, with the contrast that reading takes."""
     from pygments.styles import get_style_by_name
     from pygments.util import ClassNotFound
 
@@ -40,7 +42,10 @@ def _style_of(kind: Any, palette: Palette) -> Style:
         token = get_style_by_name(palette.syntax).style_for_token(kind)
     except ClassNotFound:
         return palette.fence
-    color = f"#{token['color']}" if token["color"] else None
+    color = None
+    if token["color"] and palette.fence.bgcolor is not None:
+        wanted = Color.parse(f"#{token['color']}")
+        color = readable(wanted, Color.from_rich_color(palette.fence.bgcolor)).rich_color
     return palette.fence + Style(color=color, bold=token["bold"] or None, italic=token["italic"] or None)
 
 

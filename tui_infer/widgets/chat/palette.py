@@ -8,6 +8,10 @@ from typing import Any
 from rich.style import Style
 from textual.color import Color
 
+from tui_infer.contrast import readable
+
+TEXT_SHARE = 0.35  # of a colour from which it is for text, and not for rules
+
 
 @dataclass(frozen=True)
 class Palette:
@@ -59,9 +63,11 @@ def make_palette(variables: Mapping[str, str], background: Color, syntax: str) -
         return (over or background).blend(value, share * value.a, alpha=1.0)
 
     def style(name: str, share: float = 1.0, over: Color | None = None, **attributes: Any) -> Style:
-        return Style(
-            color=color(name, share, over).rich_color, bgcolor=(over or background).rich_color, **attributes
-        )
+        ground = over or background
+        ink = color(name, share, over)
+        if name != "scrollbar" and share >= TEXT_SHARE:
+            ink = readable(ink, ground)
+        return Style(color=ink.rich_color, bgcolor=ground.rich_color, **attributes)
 
     raised = background.blend(foreground, 0.06, alpha=1.0)
     inline = background.blend(foreground, 0.10, alpha=1.0)

@@ -70,7 +70,7 @@ class SessionBar(Bar):
         name = self.ink("foreground", 1.0 if here else (0.85 if shown else 0.6), bold=here or session.unread)
         star = "*" if session.unread else ""
         return [
-            Part(f" {number} ", self.ink("foreground", 0.6) + ground, action),
+            Part(f" {number} ", self.ink("foreground", 0.85 if here else 0.6) + ground, action),
             Part(f"{mark} ", self.ink(mark_color) + ground, action),
             Part(
                 f"{session.letter} ", self.ink("foreground", bold=True) + Style(color=color) + ground, action

@@ -6,6 +6,7 @@ from rich.style import Style
 from textual.color import Color
 from textual.theme import Theme
 
+from tui_infer.contrast import GRAPHICS, readable
 from tui_infer.themes import inspector_colors, session_color
 
 FILL_LEVELS = 4
@@ -23,7 +24,7 @@ class Ink:
         self.strong = self._style(colors.text, bold=True)
         self.dim = self._style(colors.dim)
         self.faint = self._style(colors.faint)
-        self.rule = self._style(colors.rule)
+        self.rule = self._plain(colors.rule)
         self.title = self._style(colors.title, bold=True)
         self.graph = self._style(colors.graph)
         self.eager = self._style(colors.eager)
@@ -33,7 +34,7 @@ class Ink:
         self.device = self._style(colors.device)
         self.read = self._style(colors.read)
         self.cached = self._style(colors.cached)
-        self.free = self._style(colors.free)
+        self.free = self._plain(colors.free)
         self.null = self._style(colors.null)
         self.ok = self._style(colors.ok)
         self.warn = self._style(colors.warn)
@@ -45,6 +46,10 @@ class Ink:
         self._shades: dict[tuple[str, int], Style] = {}
 
     def _style(self, color: str, bold: bool = False) -> Style:
+        """For text: with the contrast that reading takes."""
+        return self._plain(readable(Color.parse(color), self.background).hex6, bold)
+
+    def _plain(self, color: str, bold: bool = False) -> Style:
         # Lines are drawn as they are: without a ground of their own the terminal's would show through.
         return Style(color=color, bgcolor=self._ground, bold=bold or None)
 
@@ -74,7 +79,7 @@ class Ink:
         found = self._shades.get(key)
         if found is None:
             mixed = self.background.blend(Color.parse(name), percent / 100)
-            found = self._shades[key] = self._style(mixed.hex6)
+            found = self._shades[key] = self._plain(mixed.hex6)
         return found
 
     def letter(self, color: int) -> Style:
@@ -105,15 +110,18 @@ class Ink:
         hue = Color.parse(session_color(self._theme, color))
         if focused < 0:
             ink, ground = self.background.blend(hue, 0.45), self.background.blend(hue, 0.08)
+            ink = readable(ink, ground, GRAPHICS)
             return Style(color=ink.hex6, bgcolor=ground.hex6, underline=shared, strike=leaving)
         if glow > 1 or focused > 1:
             ground = hue if level == FILL_LEVELS or glow > 1 else self.background.blend(hue, 0.75)
-            return Style(color=self._ground, bgcolor=ground.hex6, bold=True, underline=shared, strike=leaving)
+            ink = readable(self.background, ground)
+            return Style(color=ink.hex6, bgcolor=ground.hex6, bold=True, underline=shared, strike=leaving)
         full = 0.5 if glow else 0.38 if focused else 0.27
         share = full * (0.25 + 0.75 * level / FILL_LEVELS)
         ink = hue if level == FILL_LEVELS or focused or glow else self.background.blend(hue, 0.85)
         ground = self.background.blend(hue, share)
         bold = bool(focused or glow)
+        ink = readable(ink, ground)
         return Style(color=ink.hex6, bgcolor=ground.hex6, bold=bold, underline=shared, strike=leaving)
 
     def cached_tile(self, color: int, level: int = FILL_LEVELS, *, glow: int, focused: int = 0) -> Style:
@@ -124,8 +132,8 @@ class Ink:
             hue = Color.parse(session_color(self._theme, color))
             share = 0.22 if focused < 0 else 0.85 if glow or focused > 0 else 0.42
             share *= 0.7 + 0.3 * level / FILL_LEVELS
-            ink = self.background.blend(hue, share)
-            found = self._cached[key] = self._style(ink.hex6)
+            ink = readable(self.background.blend(hue, share), self.background, GRAPHICS)
+            found = self._cached[key] = self._plain(ink.hex6)
         return found
 
     @cached_property
