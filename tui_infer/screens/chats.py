@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from tui_infer.archive import ChatArchive, Entry
 
 ARCHIVED, ELSEWHERE = "▫", "⧉"
+MUTED = "$foreground 60%"
 WIDE = 84  # columns of the list from which it names models
+NARROW = 50  # below these its columns stand close together
 SMALL = 20  # rows of the terminal below which the list takes all of them
 MOST_SHOWN = 300
 
@@ -33,6 +35,7 @@ class ChatsScreen(ModalScreen[None]):
     """What is typed is looked for in all chats. Enter goes to the chat, and to the place of the hit."""
 
     CSS_PATH = "chats.tcss"
+    HELP = CHATS_KEYS[0].group
     BINDINGS = [
         Binding("escape", "leave", "back", show=False),
         Binding("up", "move('up')", "chat before", show=False),
@@ -126,7 +129,7 @@ class ChatsScreen(ModalScreen[None]):
         session = app.state.sessions.get(entry.session)
         when = _date(entry.updated)
         size = f"{entry.turns} msg"
-        right = f"{size:>8}  {when:>10}"
+        right = f"{size:>8}  {when:>10}" if width >= NARROW else f"{size} {when}"
         if width >= WIDE:
             right = f"{fit(entry.model, 22):<22}  {right}"
         mark, mark_style = self._mark(entry)
@@ -138,13 +141,13 @@ class ChatsScreen(ModalScreen[None]):
         room = width - cell_len(right) - cell_len(left) - 4
         title = fit(entry.title, max(4, room - len(unread))) + unread
         gap = " " * max(1, room - cell_len(title) + 1)
-        style = "$text-muted" if entry.archived or entry.held else "bold" if unread else "$foreground"
+        style = MUTED if entry.archived or entry.held else "bold" if unread else "$foreground"
         parts: list[str | tuple[str, str]] = [
             (f"{mark} ", mark_style),
             (left, f"bold {color}"),
             (title, style),
             gap,
-            (right, "$text-muted"),
+            (right, MUTED),
         ]
         if entry.held:
             parts.append(("\n     open in another tui-infer", "$text-warning"))
@@ -158,19 +161,14 @@ class ChatsScreen(ModalScreen[None]):
         if session is not None:
             mark, color = MARKS[session.status]
             return mark, f"${color}"
-        return (ELSEWHERE, "$text-warning") if entry.held else (ARCHIVED, "$text-muted")
+        return (ELSEWHERE, "$text-warning") if entry.held else (ARCHIVED, MUTED)
 
     def _write_keys(self) -> None:
         entry = self._entries.get(self._chosen)
         away = "archive" if entry is None or not entry.archived else "take out of the archive"
         names = {"chats-archive": away, "chats-rename": "rename", "chats-delete": "delete"}
-        shown = {key.id: key.keys.split(",")[0] for key in CHATS_KEYS}
-        for active in self.active_bindings.values():
-            if active.binding.id in names:
-                shown[active.binding.id] = active.binding.key
-        from tui_infer.widgets.key_bar import short_key
-
-        words = " · ".join(f"{short_key(shown[id])} {name}" for id, name in names.items())
+        keys = cast("TuiInferApp", self.app).state.keys
+        words = " · ".join(f"{keys[id]} {name}" for id, name in names.items())
         self.query_one("#keys", Static).update(Content(f"Enter go there · {words} · Esc back"))
 
     # --- keys --------------------------------------------------------------------------------------
@@ -256,9 +254,9 @@ def _snippet(hit: Hit, width: int) -> list[str | tuple[str, str]]:
     for start, end in hit.marks:
         if start >= len(text):
             break
-        parts += [(text[at:start], "$text-muted"), (text[start:end], "bold $text-accent")]
+        parts += [(text[at:start], MUTED), (text[start:end], "bold $text-accent")]
         at = end
-    return [*parts, (text[at:], "$text-muted")]
+    return [*parts, (text[at:], MUTED)]
 
 
 def _date(updated: float | None) -> str:
