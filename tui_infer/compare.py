@@ -39,10 +39,11 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A prompt and the columns that it is to run in."""
+    """A prompt and the columns that it is to run in. ``typed`` is the prompt without the files it names."""
 
     prompt: str
     variants: tuple[Variant, ...]
+    typed: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +119,7 @@ def make_plan(prompt: str, wishes: Wishes, params: SamplingParams, system: str) 
         )
     except RequestError as error:
         return f"{error}"
-    return Plan(prompt, variants)
+    return Plan(prompt, variants, prompt)
 
 
 def _variant(

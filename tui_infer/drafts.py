@@ -5,7 +5,7 @@ nobody types.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 COUNT_S = 0.25
 
 Deliver = Callable[[str], bool]  # takes the text as the model gets it; whether it went
+Act = Callable[[str], str]  # the same; why it did not go, or an empty string
+
+WAITS = "The files of the prompt before are being read still."
 
 
 class Drafts:
@@ -104,42 +107,84 @@ class Drafts:
         a file cannot be sent, it comes back.
         """
         if session.id in self._reading:
-            why = "The files of the prompt before are being read still."
-            self._app.state.notice("Not sent", why, "warning")
+            self._app.state.notice("Not sent", WAITS, "warning")
             return False
         if not mentions(text):
             return deliver(text)
-        self._reading.add(session.id)
-        self._app.run_worker(self._send(session, text, typed, deliver), group="files")
+        # What is edited goes in place of what stands in the context: the engine judges.
+        to = self._app.several.receivers if self._app.state.to_all else [session.id]
+        used = self.least_used(to) if session.editing is None else None
+        alive = self._app.state.sessions
+        self._read(session, text, typed, used, lambda whole: session.id in alive and deliver(whole))
         return True
 
-    async def _send(self, session: SessionState, text: str, typed: str, deliver: Deliver) -> None:
+    def run(self, text: str, typed: str, used: int, act: Act) -> str:
+        """Do what a command that was ``typed`` says with its prompt and the files that this names, in front
+        of which ``used`` tokens stand. Returns why not, where that is known at once; else ``typed`` comes
+        back into the prompt.
+        """
+        session, state = self._app.state.current, self._app.state
+        if session.id in self._reading:
+            return WAITS
+        if not mentions(text):
+            return act(text)
+
+        def deliver(whole: str) -> bool:
+            if problem := act(whole):
+                state.notice("Not sent", problem, "warning")
+            return not problem
+
+        self._read(session, text, typed, used, deliver)
+        return ""
+
+    async def whole(self, text: str, used: int | None = 0) -> str:
+        """The prompt with its files, which were read on a thread. With ``used``, the tokens in front of it,
+        files are refused that surely do not fit.
+
+        Raises:
+            MentionError: as ``include`` does, or with the numbers of the context.
+        """
+        included = await asyncio.to_thread(include, text, Path.cwd())
+        if used is not None and included.files:
+            await self._check(included, used)
+        return included.text
+
+    def least_used(self, chats: Sequence[str]) -> int:
+        """Tokens in the context of the emptiest of these chats: what does not fit there, fits nowhere."""
+        sessions = self._app.state.sessions
+        return min((sessions[chat].context_tokens for chat in chats if chat in sessions), default=0)
+
+    def _read(self, session: SessionState, text: str, typed: str, used: int | None, deliver: Deliver) -> None:
+        self._reading.add(session.id)
+        self._app.run_worker(self._send(session, text, typed, used, deliver), group="files")
+
+    async def _send(
+        self, session: SessionState, text: str, typed: str, used: int | None, deliver: Deliver
+    ) -> None:
         try:
-            included = await asyncio.to_thread(include, text, Path.cwd())
-            await self._check(session, included)
+            whole = await self.whole(text, used)
         except EngineError as error:
             self._app.state.notice("Not sent", str(error), "error")
             sent = False
         else:
-            sent = session.id in self._app.state.sessions and deliver(included.text)
+            sent = deliver(whole)
         finally:
             self._reading.discard(session.id)
         if not sent:
             self._give_back(session, typed)
 
-    async def _check(self, session: SessionState, included: Included) -> None:
-        """Refuse files that surely do not fit, before the chat has a turn of them."""
+    async def _check(self, included: Included, used: int) -> None:
+        """Refuse files that surely do not fit, before a chat has a turn of them."""
         status = self._app.state.status
-        if not included.files or status is None or session.editing is not None or self._app.state.to_all:
-            return  # then the room is another one, and the engine judges
+        if status is None:
+            return
         count = await asyncio.to_thread(self._counter.count, included.text, status.model_path)
-        room = status.max_model_len - session.context_tokens
-        if count.exact and count.tokens >= room:
+        if count.exact and count.tokens >= status.max_model_len - used:
             names = ", ".join(included.files)
-            used = f", of which {session.context_tokens:,} are used" if session.context_tokens else ""
+            taken = f", of which {used:,} are used" if used else ""
             raise MentionError(
                 f"With {names} the prompt has {count.tokens:,} tokens; "
-                f"the context has {status.max_model_len:,}{used}.",
+                f"the context has {status.max_model_len:,}{taken}.",
                 "Paste the part that matters.",
             )
 

@@ -1,6 +1,7 @@
 """Several chats at once, from the app's side: who gets what is sent, queues, and the compare view."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tui_infer.broadcast import Delivery, addressed, broadcast, deliver
@@ -114,6 +115,10 @@ class Several:
     def _once(self, chats: Sequence[str], text: str, typed: str) -> str:
         if why := self._app.state.read_only:
             return why
+        drafts = self._app.drafts
+        return drafts.run(text, typed, drafts.least_used(chats), lambda whole: self._out(chats, whole, typed))
+
+    def _out(self, chats: Sequence[str], text: str, typed: str) -> str:
         done = broadcast(self._app.state, chats, text, typed)
         self._went_out(done.sent)
         if not done.taken:
@@ -173,8 +178,12 @@ class Several:
         plan = read_plan(raw_of(words), state.current.params, state.current.system)
         if isinstance(plan, str):
             return plan
-        self.run(plan)
-        return ""
+
+        def run(whole: str) -> str:
+            self.run(replace(plan, prompt=whole))
+            return ""
+
+        return self._app.drafts.run(plan.prompt, f"/compare {raw_of(words)}", 0, run)
 
     def open(self) -> None:
         """Back to what is compared; the form where there is nothing."""
@@ -190,11 +199,12 @@ class Several:
 
         def answered(plan: Plan | None) -> None:
             if plan is not None:
-                self._app.state.remember(plan.prompt)
+                self._app.state.remember(plan.typed)
                 self.run(plan)
 
         draft = "" if current.draft.lstrip().startswith("/compare") else current.draft
-        self._app.push_screen(CompareForm(draft, current.params, current.system), answered)
+        form = CompareForm(draft, current.params, current.system, self._app.drafts.whole)
+        self._app.push_screen(form, answered)
 
     def run(self, plan: Plan) -> None:
         """Open the columns and show them."""

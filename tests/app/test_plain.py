@@ -112,6 +112,23 @@ async def test_lines_are_joined_by_a_backslash_and_between_marks() -> None:
     assert prompts == ["one \ntwo", "three\n\n four", "five", "six\\"]
 
 
+async def test_files_that_a_person_names_go_with_the_prompt_and_a_pipe_names_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.py").write_text("1\n")
+    (tmp_path / "image").write_bytes(b"\0")
+    client = ScriptedClient("Yes.", rate=400)
+    async with talking(client) as conversation:
+        conversation.type("see @image\n")
+        await conversation.says("Not sent: image is no text")
+        conversation.type("see @a.py\n")
+        await conversation.says("ai: Yes.")
+    await piped(client, "see @a.py\n")
+    prompts = [command.prompt[0].content for command in client.sent if isinstance(command, Submit)]  # type: ignore[union-attr]
+    assert prompts == ["see a.py\n\na.py:\n\n```py\n1\n```", "see @a.py"]
+
+
 def test_a_prompt_is_open_until_its_last_line() -> None:
     prompt = Prompt()
     assert prompt.add("a\\") is None

@@ -132,6 +132,100 @@ async def test_all_goes_once_to_every_open_chat_and_to_only_to_those_named() -> 
         assert (await pane_of(app)).prompt.text == "/to X hi"
 
 
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "a.py").write_text("print('a')\n")
+    (tmp_path / "image").write_bytes(b"\0")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+WITH_FILE = "What does a.py do?\n\na.py:\n\n```py\nprint('a')\n```"
+
+
+@pytest.mark.parametrize(
+    ("typed", "count"),
+    [("/all {}", 2), ("/to A,B {}", 2), ("/compare n=2 {}", 2), ("/compare n=3 system=@a.py {}", 3)],
+)
+async def test_the_files_that_a_prompt_names_go_wherever_it_is_sent(
+    folder: Path, typed: str, count: int
+) -> None:
+    client = ScriptedClient("ok", rate=1000)
+    async with running(client, size=(160, 48)) as (app, pilot):
+        await chats(app, pilot, 2)
+        typed = typed.format("What does @a.py do?")
+        await ask(app, pilot, typed)
+        await wait_until(lambda: len(sent(client)) == count)
+        assert {text for _, text in sent(client)} == {WITH_FILE}
+        assert app.state.prompts[-1] == typed
+
+
+async def test_a_prompt_with_a_file_goes_to_all_shown_chats_and_waits_in_queues_as_a_whole(
+    folder: Path,
+) -> None:
+    client = ScriptedClient(STREAM)
+    async with running(client, size=(160, 48), settings=LAYOUT) as (app, pilot):
+        first, second = await chats(app, pilot, 2)
+        await ask(app, pilot, "a long story")
+        await pilot.press("alt+a")
+        await ask(app, pilot, "What does @a.py do?")
+        await wait_until(lambda: app.state.sessions[second].queue == [WITH_FILE])
+        (folder / "a.py").unlink()  # it is the file as it was when it was sent
+        assert sent(client)[1:] == [(first, WITH_FILE)]
+        await pilot.press("escape", "enter")
+        assert sent(client)[2:] == [(second, WITH_FILE)]
+
+
+@pytest.mark.parametrize("typed", ["/all see @image", "/to A see @image", "/compare n=2 see @image"])
+async def test_a_command_whose_file_cannot_be_sent_comes_back_into_the_prompt(
+    folder: Path, typed: str
+) -> None:
+    client = ScriptedClient("ok")
+    async with running(client) as (app, pilot):
+        await ask(app, pilot, typed)
+        await wait_until(lambda: "Not sent: image is no text" in toasts(app))
+        assert (await pane_of(app)).prompt.text == typed
+        assert client.sent == []
+        assert len(app.state.sessions) == 1
+
+
+async def test_a_file_larger_than_every_context_opens_no_columns(folder: Path) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    model = tokenizers.Tokenizer(tokenizers.models.WordLevel({"?": 0}, unk_token="?"))
+    model.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    model.save(str(folder / "tokenizer.json"))
+    (folder / "long.txt").write_text("word " * 3000)
+    async with running(client := ScriptedClient("ok", hold=True)) as (app, pilot):
+        client.become_ready(model_path=str(folder))
+        await wait_until(lambda: app.state.phase == "ready")
+        for typed in ("/compare n=2 @long.txt", "/all @long.txt"):
+            await ask(app, pilot, typed)
+            await wait_until(lambda: "the context has 2,048" in toasts(app))
+            assert (await pane_of(app)).prompt.text == typed
+            assert client.sent == []
+            assert len(app.state.sessions) == 1
+            app.clear_notifications()
+            await pilot.press("ctrl+u")
+
+
+async def test_the_form_of_the_comparison_sends_files_and_stays_where_one_cannot_be_sent(
+    folder: Path,
+) -> None:
+    client = ScriptedClient("ok", rate=1000)
+    async with running(client, size=(100, 30)) as (app, pilot):
+        (await pane_of(app)).prompt.insert("What does @image do?")
+        await pilot.press("alt+c")
+        await wait_until(lambda: isinstance(app.screen, CompareForm))
+        await pilot.press("enter")
+        await wait_until(lambda: "Not started: image is no text" in toasts(app))
+        assert isinstance(app.screen, CompareForm)
+        (folder / "a.py").rename(folder / "image")
+        await pilot.press("enter")
+        await wait_until(lambda: compare_screen(app) is not None)
+        assert WITH_FILE.replace("a.py", "image").replace("```py", "```") == sent(client)[0][1]
+        assert app.state.prompts == ["What does @image do?"]
+
+
 # --- the queue -------------------------------------------------------------------------------------
 
 
@@ -200,7 +294,7 @@ async def test_a_dead_engine_keeps_the_queue_until_the_user_goes_on_after_the_re
     [
         ((160, 48), "‖ queue paused · Enter in an empty prompt sends the next · ↑ takes the last back"),
         ((80, 24), "‖ paused · Enter goes on · ↑ edits"),
-        ((40, 12), "‖ paused · Enter goes on · ↑ edits"),
+        ((44, 13), "‖ paused · Enter goes on · ↑ edits"),
     ],
 )
 async def test_a_paused_queue_says_so_at_any_width(size: tuple[int, int], words: str) -> None:

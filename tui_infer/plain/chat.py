@@ -5,11 +5,14 @@ import contextlib
 import io
 import signal
 import sys
+from pathlib import Path
 from typing import IO
 
 from engine.client import Client
+from engine.errors import EngineError
 from engine.records import AnyEvent
 from tui_infer.headless import ProgressLine
+from tui_infer.mentions import include, mentions
 from tui_infer.plain.commands import COMMANDS
 from tui_infer.plain.lines import Lines, Prompt
 from tui_infer.sanitize import one_line
@@ -149,7 +152,14 @@ class PlainChat:
 
     async def _answer(self, text: str) -> None:
         session = self.session
-        if not self.state.submit(session.id, text):
+        typed = text
+        if self._interactive and mentions(text):  # what a pipe says may come from anybody
+            try:
+                text = (await asyncio.to_thread(include, text, Path.cwd())).text
+            except EngineError as error:
+                self.say(f"Not sent: {error}")
+                return
+        if not self.state.submit(session.id, text, typed=typed):
             return
         turn = session.turns[-1]
         shown = 0

@@ -20,6 +20,7 @@ NONE = "none"
 SEVERAL_LINES = (
     '''A line that ends with \\ goes on in the next one. """ begins a text of several lines and ends it.'''
 )
+FILES = 'Where a person types, @name or @"a name" puts the text of a file into the prompt.'
 KEYS = "Ctrl-C stops an answer; a second one, /quit or the end of the input ends."
 
 
@@ -27,6 +28,7 @@ def _help(chat: "PlainChat", words: Sequence[str]) -> str:
     for command in COMMANDS.values():
         chat.say(f"/{command.name} {command.description}")
     chat.say(SEVERAL_LINES)
+    chat.say(FILES)
     chat.say(KEYS)
     return ""
 

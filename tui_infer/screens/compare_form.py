@@ -1,5 +1,8 @@
 """The form of the compare view: a prompt, and what is to differ."""
 
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
 from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding
@@ -8,8 +11,10 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Input, Static, TextArea
 
+from engine.errors import EngineError
 from engine.request import SamplingParams
 from tui_infer.compare import MOST, Plan, Wishes, make_plan, systems_of
+from tui_infer.mentions import mentions
 
 FIELDS = [
     ("temperatures", "Temperatures", "0, 0.7, 1.2"),
@@ -17,6 +22,7 @@ FIELDS = [
     ("systems", "System prompts", "You are a poet. | You are an engineer."),
     ("count", "Columns", f"2…{MOST}, where nothing else differs"),
 ]
+Whole = Callable[[str], Awaitable[str]]  # a prompt with its files; raises EngineError
 KEYS = "Enter starts · ^j new line · Tab next field · Esc back"
 
 
@@ -45,8 +51,9 @@ class CompareForm(ModalScreen[Plan | None]):
         Binding("up", "app.focus_previous", "field before", show=False),
     ]
 
-    def __init__(self, prompt: str, params: SamplingParams, system: str) -> None:
+    def __init__(self, prompt: str, params: SamplingParams, system: str, whole: Whole) -> None:
         super().__init__()
+        self._whole = whole
         self._prompt = prompt
         self._params = params
         self._system = system
@@ -105,8 +112,19 @@ class CompareForm(ModalScreen[Plan | None]):
         if isinstance(plan, str):
             self._say()
             self.notify(plan, title="Not started", severity="warning", markup=False)
+        elif mentions(plan.prompt):
+            self.run_worker(self._start(plan), group="files", exclusive=True)
         else:
             self.dismiss(plan)
+
+    async def _start(self, plan: Plan) -> None:
+        """With the files that the prompt names; the form stays where one cannot be sent."""
+        try:
+            whole = await self._whole(plan.prompt)
+        except EngineError as error:
+            self.notify(str(error), title="Not started", severity="warning", markup=False)
+        else:
+            self.dismiss(replace(plan, prompt=whole))
 
     def action_cancel(self) -> None:
         self.dismiss(None)
