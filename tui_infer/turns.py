@@ -212,7 +212,7 @@ def branch(state: AppState, session: SessionState, position: int) -> SessionStat
         return why
     prompt = session.turns[position] if session.turns[position].role == "user" else None
     turns = session.turns[: position if prompt is not None else position + 1]
-    end = _end_of(session, len(turns))
+    end = _end_of(session, len(turns)) if not session.reread else None
     new = state.new_session()
     new.turns = [copied(turn, places=end is not None) for turn in turns]
     new.history_ids = session.history_ids[:end] if end is not None else []

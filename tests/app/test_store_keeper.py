@@ -9,6 +9,7 @@ import pytest
 from engine.records import Cancel, Delta, Finished, Ready, Started
 from tests.app.scripted import engine_status
 from tests.app.stored import MODEL, NoScreen, chat, kept, opened, put, rows, saved
+from tui_infer.parameters import set_system
 from tui_infer.state import AppState
 from tui_infer.store import chat_write
 from tui_infer.store.keeper import Keeper
@@ -60,6 +61,59 @@ def test_an_answer_that_was_under_way_comes_back_cut_off_with_its_tokens_in_the_
         assert (answer.asked, answer.end) == (10, len(session.history_ids))
         assert keeper.store.search(["part", "4"])[0].position == 1, "it can be found"
         assert rows(tmp_path, "SELECT count(*) FROM pieces") == [(0,)]
+
+
+def test_a_system_prompt_set_while_the_answer_streamed_is_read_with_the_conversation_after_a_kill(
+    tmp_path: Path,
+) -> None:
+    with kept(tmp_path) as (state, keeper, _):
+        state.apply(Ready(engine_status(model_path=str(tmp_path))))
+        start(state, state.focused)
+        stream(state, state.focused, "part")
+        saved(keeper)
+        assert set_system(state.current, "Be brief.")
+        state.announce("sessions", state.focused)
+        saved(keeper)
+        stream(state, state.focused, " two", 4)
+        saved(keeper)
+        killed(keeper)
+    for _ in range(2):  # nothing is said before the second start
+        with kept(tmp_path) as (state, keeper, sent):
+            state.apply(Ready(engine_status(model_path=str(tmp_path))))
+            session = state.current
+            assert (session.system, session.turns[1].text) == ("Be brief.", "part two")
+            assert session.history_ids == []
+            assert all(turn.asked is None and turn.end is None for turn in session.turns)
+            saved(keeper)
+            killed(keeper)
+    with kept(tmp_path) as (state, keeper, sent):
+        state.apply(Ready(engine_status(model_path=str(tmp_path))))
+        start(state, state.focused, "and now?")
+        assert sent[-1].history is None
+        assert [message.role for message in sent[-1].prompt] == ["system", "user", "assistant", "user"]
+        saved(keeper)
+        killed(keeper)
+    with kept(tmp_path) as (state, _, _):
+        assert state.current.history_ids == list(range(100, 110)), "those of the new request are of use"
+
+
+@pytest.mark.parametrize("what", ["system", "adopt"])
+def test_token_ids_that_begin_with_something_else_are_forgotten_on_the_disk_too(
+    tmp_path: Path, what: str
+) -> None:
+    with_model(tmp_path, MODEL if what == "system" else str(tmp_path / "no-such-model"))
+    with kept(tmp_path) as (state, keeper, _):
+        assert state.current.history_ids
+        if what == "system":
+            set_system(state.current, "Be brief.")
+        else:
+            assert adopt(state.current)
+        state.announce("sessions", state.focused)
+        saved(keeper)
+        killed(keeper)
+    with kept(tmp_path) as (state, _, _):
+        state.apply(Ready(engine_status(model_path=MODEL)))
+        assert state.current.history_ids == []
 
 
 def test_drafts_queue_layout_focus_and_order_come_back(tmp_path: Path) -> None:
@@ -389,6 +443,24 @@ def test_the_same_model_goes_on_behind_the_token_ids_that_it_knows(tmp_path: Pat
         state.submit(state.focused, "more")
         assert sent[0].history == [7, 8, 1, 2, 70_000]  # type: ignore[union-attr]
         assert len(sent[0].prompt) == 1  # type: ignore[union-attr]
+
+
+def test_a_system_prompt_changed_under_way_is_read_after_a_kill_too(tmp_path: Path) -> None:
+    with kept(tmp_path) as (state, keeper, _):
+        state.apply(Ready(engine_status(model_path=str(tmp_path))))
+        start(state, state.focused)
+        stream(state, state.focused, "said so far")
+        state.current.system, state.current.reread = "Be brief.", True
+        saved(keeper)
+        killed(keeper)
+    for _ in range(2):
+        with kept(tmp_path) as (state, keeper, sent):
+            state.apply(Ready(engine_status(model_path=str(tmp_path))))
+            saved(keeper)
+            killed(keeper)
+    state.submit(state.focused, "more")
+    assert [message.role for message in sent[0].prompt] == ["system", "user", "assistant", "user"]  # type: ignore[union-attr]
+    assert sent[0].history is None  # type: ignore[union-attr]
 
 
 # --- two processes ---------------------------------------------------------------------------------

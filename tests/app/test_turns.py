@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from engine.records import AnyCommand, Cancel, Delta, Finished, Message, Ready, Rejected, Started, Submit
 from engine.request import SamplingParams
 from tests.app.scripted import engine_status
+from tui_infer.parameters import set_system
 from tui_infer.session import SessionState, Turn
 from tui_infer.state import AppState
 from tui_infer.turns import (
@@ -436,6 +437,17 @@ def assert_ids_are_what_the_model_read(session: SessionState) -> None:
         if answer is not session.answer:
             expected += answer.token_ids
     assert session.history_ids == expected
+
+
+def test_a_branch_of_a_chat_that_is_to_be_read_with_another_system_prompt_is_read_with_it_too() -> None:
+    engine = Engine()
+    session = engine.exchange("one")
+    assert engine.state.submit(session.id, "two")
+    engine.start(session)
+    set_system(session, "Be brief.")
+    new = branch(engine.state, session, 1)
+    assert isinstance(new, SessionState)
+    assert (new.system, new.history_ids, new.turns[1].end) == ("Be brief.", [], None)
 
 
 def test_turns_of_a_branch_are_copies() -> None:

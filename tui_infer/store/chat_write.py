@@ -79,6 +79,7 @@ def write_chat(connection: sqlite3.Connection, write: ChatWrite, run: str, index
         "unread": meta.unread,
         "place": place_text(meta.place),
         "queue": json.dumps(meta.queue),
+        "reread": meta.reread,
         "updated": now,
     }
     found = connection.execute("SELECT id FROM chats WHERE key = ?", (write.key,)).fetchone()

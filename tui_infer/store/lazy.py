@@ -67,7 +67,7 @@ class StoredSession(SessionState):
         self._turns, self._history_ids = body.turns, body.history_ids
         if self.on_loaded is not None:
             self.on_loaded(self)
-        if self._forget:
+        if self._forget or self.reread:
             super().forget_tokens()
 
 
@@ -90,6 +90,7 @@ def session_of(row: ChatRow, source: Source) -> StoredSession:
         model=meta.model,
         queue=list(meta.queue),
         queue_paused=bool(meta.queue),
+        reread=meta.reread,
     )
     session._source = source
     return session

@@ -22,7 +22,7 @@ COLUMNS = (
     "chats.key, chats.title, chats.titled, chats.system, chats.params, chats.model, chats.model_name,"
     " chats.letter, chats.color, chats.unread, chats.place, chats.queue, chats.archived, chats.turns,"
     " chats.tokens, chats.created, chats.updated, chats.run IS NOT NULL AND chats.run <> :run,"
-    " coalesce(drafts.text, ''), drafts.editing, coalesce(drafts.stash, '')"
+    " chats.reread, coalesce(drafts.text, ''), drafts.editing, coalesce(drafts.stash, '')"
 )
 FROM = " FROM chats LEFT JOIN drafts ON drafts.chat = chats.id "
 
@@ -30,7 +30,7 @@ FROM = " FROM chats LEFT JOIN drafts ON drafts.chat = chats.id "
 def row_of(values: tuple) -> ChatRow:
     """A chat of the values of ``COLUMNS``."""
     (key, title, titled, system, params, model, model_name, letter, color, unread, place, queue, archived,
-     turns, tokens, created, updated, held, *draft) = values  # fmt: skip
+     turns, tokens, created, updated, held, reread, *draft) = values  # fmt: skip
     meta = ChatMeta(
         title=title,
         titled=bool(titled),
@@ -43,6 +43,7 @@ def row_of(values: tuple) -> ChatRow:
         unread=bool(unread),
         place=place_of(place),
         queue=queue_of(queue),
+        reread=bool(reread),
     )
     return ChatRow(key, meta, bool(archived), bool(held), turns, tokens, created, updated, Draft(*draft))
 

@@ -17,7 +17,9 @@ Place = tuple[int, float] | None  # turn and share of it at the top of the view;
 
 @dataclass(frozen=True, slots=True)
 class ChatMeta:
-    """The small values of a chat. ``place`` is where its reader is."""
+    """The small values of a chat. ``place`` is where its reader is; with ``reread`` the token history means
+    nothing any more.
+    """
 
     title: str
     titled: bool
@@ -30,6 +32,7 @@ class ChatMeta:
     unread: bool
     place: Place
     queue: tuple[str, ...]
+    reread: bool
 
 
 @dataclass(frozen=True, slots=True)

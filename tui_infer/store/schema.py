@@ -88,8 +88,10 @@ CREATE TABLE prompts (
 );
 """
 
+_REREAD = "ALTER TABLE chats ADD COLUMN reread INTEGER NOT NULL DEFAULT 0;"
+
 # Each brings a database from the version of its place to the next. Written once, never changed.
-MIGRATIONS: tuple[str, ...] = (_FIRST,)
+MIGRATIONS: tuple[str, ...] = (_FIRST, _REREAD)
 
 INDEX = "CREATE VIRTUAL TABLE IF NOT EXISTS turn_index USING fts5 (text, tokenize = 'trigram')"
 

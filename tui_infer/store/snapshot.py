@@ -85,6 +85,7 @@ def meta_of(session: SessionState, place: Place, model_name: str) -> ChatMeta:
         unread=session.unread,
         place=place,
         queue=tuple(session.queue),
+        reread=session.reread,
     )
 
 
@@ -135,8 +136,12 @@ def take(
 def _only_forgotten(session: SessionState, saved: Saved) -> bool:
     """Whether the chat is as it was, but for token ids that mean nothing to the model that runs.
 
-    They stay in the store until the chat goes on: with its own model again they are of use.
+    They stay in the store until the chat goes on: with its own model again they are of use, if that is still
+    to begin with the same system prompt.
     """
+    meta = saved.meta
+    if meta is None or meta.reread or (meta.system, meta.model) != (session.system, session.model):
+        return False
     return (
         bool(saved.history)
         and not session.history_ids
