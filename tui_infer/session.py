@@ -94,6 +94,7 @@ class SessionState:
     turns: list[Turn] = field(default_factory=list)
     history_ids: list[int] = field(default_factory=list)
     draft: str = ""
+    draft_selection: tuple[tuple[int, int], tuple[int, int]] | None = None  # rows, columns; None: its end
     params: SamplingParams = field(default_factory=SamplingParams)
     system: str = ""
     epoch: int = 0
@@ -207,6 +208,9 @@ class SessionState:
         self.tokens_at_first = 0
         self.held = False
         self.begun = 0
+
+    def bring(self) -> None:
+        """Have the turns in memory; a chat of the store may not have read them yet, or may fail to."""
 
     def forget_tokens(self) -> None:
         """The token ids mean nothing any more: the next request renders the texts again."""

@@ -111,7 +111,7 @@ class Workspace:
         return session
 
     def open_stored(self, session: SessionState) -> None:
-        """Take in a chat of the store, under an id of this run; its letter stays where no open chat has it."""
+        """Take in a chat of the store under an id of this run; its letter stays where no open chat has it."""
         self._created += 1
         session.id = f"chat-{self._created}"
         used = {other.letter for other in self.sessions.values()}
@@ -216,6 +216,7 @@ class Workspace:
         ``typed`` is what the history of prompts keeps, where that is not the text itself; with None nothing.
         """
         session = self.sessions[session_id]
+        session.bring()
         if why := self.read_only or session.read_only:
             if text.strip():
                 self.notice("Not sent", why, "warning")

@@ -4,6 +4,7 @@ import os
 import sqlite3
 import stat
 import threading
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -328,3 +329,25 @@ def test_a_chat_that_cannot_be_read_is_empty_read_only_and_never_saved_over(tmp_
     assert write is not None
     assert (write.turns, write.length, write.history) == ((), None, None)
     store.close()
+
+
+# --- nothing is forgotten --------------------------------------------------------------------------
+
+KEPT = {
+    SessionState: "letter color title titled turns history_ids draft params system unread key model queue "
+    "editing edit_stash reread",
+    Turn: "role text token_ids stats status note asked end seed others place",
+    Tail: "turns ids base",
+    TurnStats: "prompt_tokens output_tokens cached_tokens ttft_s decode_tokens_per_s",
+}
+OF_ONE_RUN = {
+    SessionState: "id draft_selection epoch request status recall stash first_delta_s last_delta_s "
+    "tokens_at_first held queue_paused read_only begun",
+    Turn: "version trace",
+}
+
+
+@pytest.mark.parametrize("kind", KEPT)
+def test_every_field_of_a_chat_is_kept_or_known_to_belong_to_one_run(kind: type) -> None:
+    known = {*KEPT[kind].split(), *OF_ONE_RUN.get(kind, "").split()}
+    assert {field.name for field in fields(kind)} == known, "a new field needs a migration, or a place above"

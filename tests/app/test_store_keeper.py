@@ -458,9 +458,29 @@ def test_a_system_prompt_changed_under_way_is_read_after_a_kill_too(tmp_path: Pa
             state.apply(Ready(engine_status(model_path=str(tmp_path))))
             saved(keeper)
             killed(keeper)
-    state.submit(state.focused, "more")
-    assert [message.role for message in sent[0].prompt] == ["system", "user", "assistant", "user"]  # type: ignore[union-attr]
-    assert sent[0].history is None  # type: ignore[union-attr]
+    with kept(tmp_path) as (state, _, sent):
+        state.apply(Ready(engine_status(model_path=str(tmp_path))))
+        state.submit(state.focused, "more")
+        roles = [message.role for message in sent[0].prompt]  # type: ignore[union-attr]
+        assert roles == ["system", "user", "assistant", "user"]
+        assert sent[0].history is None  # type: ignore[union-attr]
+
+
+def test_nothing_is_sent_to_a_chat_whose_text_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_model(tmp_path, MODEL)
+    with kept(tmp_path) as (state, keeper, sent):
+        state.apply(Ready(engine_status(model_path=MODEL)))
+        broken = sqlite3.DatabaseError("database disk image is malformed")
+        monkeypatch.setattr(keeper.store._bodies, "read", lambda job: (_ for _ in ()).throw(broken))
+        assert not state.submit(state.focused, "more")
+        assert sent == []
+        assert any("could not be read" in notice.message for notice in state.notices)
+        state.rename(state.focused, "another title")
+        saved(keeper)
+        assert rows(tmp_path, "SELECT title, turns FROM chats") == [("another title", 2)]
+        assert rows(tmp_path, "SELECT text FROM turns ORDER BY position") == [("q",), ("a",)]
 
 
 # --- two processes ---------------------------------------------------------------------------------

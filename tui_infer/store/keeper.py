@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import contextvars
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -63,6 +64,7 @@ class Keeper:
         self._view = view
         self._later = later
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._context = contextvars.Context()
         self._records: dict[str, _Record] = {}
         self._forgotten: set[str] = set()
         self._dirty: set[str] = set()  # ids; an empty one means all
@@ -111,7 +113,7 @@ class Keeper:
 
     def begin(self) -> None:
         """The event loop runs: from here on changes are saved."""
-        self._loop = asyncio.get_running_loop()
+        self._loop, self._context = asyncio.get_running_loop(), contextvars.copy_context()
         self.touch()
 
     # --- what changed ------------------------------------------------------------------------------
@@ -183,7 +185,12 @@ class Keeper:
             record.model_name = ""
         meta = snapshot.meta_of(session, record.place, record.model_name)
         draft = _draft(self._state, session)
-        write, saved = snapshot.take(session, record.saved, meta, draft, archived=archived)
+        try:
+            write, saved = snapshot.take(session, record.saved, meta, draft, archived=archived)
+        except (ValueError, OverflowError, TypeError) as error:  # one chat must not keep the others from it
+            self._failing.add(record)
+            self._failed(record, error)
+            return False
         if write is not None:
             record.saved, record.writing = saved, True
             self._follow(record, self.store.write(write))
@@ -229,7 +236,8 @@ class Keeper:
             self._results.append((record, future, failed))
             if self._loop is not None and not self._loop.is_closed():
                 with contextlib.suppress(RuntimeError):  # it closed this moment: `finish` looks
-                    self._loop.call_soon_threadsafe(self._drain)
+                    # In the app's context, not in that of the store's thread: its timers need it.
+                    self._loop.call_soon_threadsafe(self._drain, context=self._context)
 
         future.add_done_callback(done)
 

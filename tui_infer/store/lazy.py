@@ -46,6 +46,9 @@ class StoredSession(SessionState):
         self._load()
         self._history_ids = ids
 
+    def bring(self) -> None:
+        self._load()
+
     def forget_tokens(self) -> None:
         if self.loaded:
             super().forget_tokens()
