@@ -21,7 +21,8 @@ from tui_infer.widgets.chat.marks import MARKS
 
 if TYPE_CHECKING:
     from tui_infer.app import TuiInferApp
-    from tui_infer.archive import ChatArchive, Entry
+    from tui_infer.archive import ChatArchive
+    from tui_infer.chat_list import Entry
 
 ARCHIVED, ELSEWHERE = "▫", "⧉"
 MUTED = "$foreground 60%"
