@@ -244,7 +244,7 @@ async def test_many_chats_keep_the_focused_one_in_the_bar() -> None:
 # --- layout ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", [(160, 48), (100, 30), (80, 24), (60, 20), (40, 12)])
+@pytest.mark.parametrize("size", [(160, 48), (100, 30), (80, 24), (60, 20), (44, 13)])
 async def test_every_size_shows_whole_lines_and_the_prompt(size: tuple[int, int]) -> None:
     client = ScriptedClient("# Title\n\ntext " * 30, rate=1e5)
     async with running(client, size=size) as (app, pilot):
@@ -506,7 +506,7 @@ async def test_closing_a_chat_with_an_unsent_prompt_asks() -> None:
         assert app.state.current.draft == "draft"
 
 
-@pytest.mark.parametrize("size", [(40, 12), (60, 20), (77, 24)])
+@pytest.mark.parametrize("size", [(44, 13), (60, 20), (77, 24)])
 async def test_the_inspector_is_never_beside_chats_that_it_would_squeeze(size: tuple[int, int]) -> None:
     async with running(ScriptedClient("x"), size=size) as (app, pilot):
         await pilot.press("f6")
@@ -562,6 +562,5 @@ async def test_a_failed_start_says_how_to_go_on_with_another_model() -> None:
         await wait_until(lambda: "waiting" in screen_text(app))
         client.fail()
         await wait_until(lambda: "/model NAME loads another model" in screen_text(app))
-        assert "^c twice quits" in screen_text(app)
         await wait_until(lambda: "sent after a restart" in screen_text(app))
         assert "waiting" not in screen_text(app)

@@ -172,7 +172,7 @@ async def test_without_a_store_the_list_has_the_open_chats(tmp_path: Path) -> No
         assert app.state.current.title == "one"
 
 
-@pytest.mark.parametrize("size", [(160, 48), (100, 30), (80, 24), (40, 12)])
+@pytest.mark.parametrize("size", [(160, 48), (100, 30), (80, 24), (44, 13)])
 async def test_every_row_fits_at_every_size(folder: Path, size: tuple[int, int]) -> None:
     async with listing(folder, size) as (app, _):
         await wait_until(lambda: "old one" in screen_text(app))

@@ -80,7 +80,7 @@ async def test_the_help_begins_with_the_keys_of_where_the_focus_is(keys: tuple[s
         assert app.screen is app.main
 
 
-@pytest.mark.parametrize("size", [(160, 48), (80, 24), (40, 12)])
+@pytest.mark.parametrize("size", [(160, 48), (80, 24), (44, 13)])
 async def test_typing_searches_the_help_and_escape_goes_back_by_one_step(size: tuple[int, int]) -> None:
     async with running(ScriptedClient("x"), size=size) as (app, pilot):
         await pilot.press("f1")

