@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
+from engine.threads import limit_spinning
+
 WORKER = (sys.executable, "-P", "-m", "engine.worker")
 LOG_TAIL = 16 << 10  # bytes searched for the last line
 
@@ -116,6 +118,7 @@ def _environment() -> dict[str, str]:
     ``-P`` keeps the working directory, where a folder named ``engine`` may well lie, off its path.
     """
     environment = dict(os.environ, PYTHONUNBUFFERED="1")
+    limit_spinning(environment)
     root = str(Path(__file__).resolve().parent.parent)
     if Path(root).name not in ("site-packages", "dist-packages"):
         paths = [root, environment.get("PYTHONPATH", "")]

@@ -4,16 +4,30 @@ OpenMP's threads meet after every operator, hundreds of times a step. On a quiet
 together are the fastest; as soon as another program wants one of the cores, everybody waits for the
 thread that lost its core, and a step takes many times as long as with a single thread, which waits for
 nobody. Which is true changes by the minute, so the engine tries both and stays with the faster.
+
+How they wait matters as much. GNU OpenMP looks 300,000 times whether the others have come, which is
+milliseconds, before it sleeps; on a busy machine that is time in which the one who is waited for could have
+run. A twentieth of it is still longer than operators differ, and costs a quiet machine nothing.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from statistics import median
+
+SPINS = 20_000
 
 TRIAL_STEPS = 3
 FIRST_TRIAL_AFTER = 12
 TRIAL_EVERY = 96  # decode steps between trials: a trial costs a percent or two
 SLOW_FACTOR = 2.0  # a step this much slower than the usual one calls for a trial at once
 CLEAR_GAIN = 0.9
+
+
+def limit_spinning(environment: MutableMapping[str, str]) -> None:
+    """Let threads that wait for each other sleep soon, in a process with this environment that loads torch
+    later. Where the user said how they wait, that holds.
+    """
+    if "OMP_WAIT_POLICY" not in environment:
+        environment.setdefault("GOMP_SPINCOUNT", str(SPINS))
 
 
 class ThreadGovernor:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from engine.errors import ConfigError, DeviceError, EngineError
+from engine.threads import limit_spinning
 from engine.version import __version__
 from tui_infer.bench_cli import bench
 from tui_infer.chat_cli import chat
@@ -159,6 +160,7 @@ cli.add_command(serve_tab)
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Entry point: exit 0 when done, 2 for what the user can put right, 1 for a crash, 130 for Ctrl-C."""
+    limit_spinning(os.environ)  # what computes in this process loads torch later
     try:
         code = _run(arguments)
         sys.stdout.flush()

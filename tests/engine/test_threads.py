@@ -1,6 +1,10 @@
 """The number of threads follows what is faster now."""
 
-from engine.threads import FIRST_TRIAL_AFTER, TRIAL_EVERY, ThreadGovernor
+import sys
+import time
+
+from engine.process import EngineProcess
+from engine.threads import FIRST_TRIAL_AFTER, SPINS, TRIAL_EVERY, ThreadGovernor, limit_spinning
 
 
 class Machine:
@@ -74,3 +78,23 @@ def test_a_single_core_is_left_alone():
     machine = Machine(most=1)
     machine.run(300)
     assert set(machine.used) == {1}
+
+
+def test_waiting_threads_sleep_soon_unless_the_user_said_how_they_wait():
+    nothing: dict[str, str] = {}
+    limit_spinning(nothing)
+    assert 1_000 <= int(nothing["GOMP_SPINCOUNT"]) <= 100_000
+    for given in ({"GOMP_SPINCOUNT": "7"}, {"OMP_WAIT_POLICY": "active"}):
+        environment = dict(given)
+        limit_spinning(environment)
+        assert environment == given
+
+
+def test_the_engine_process_is_started_with_threads_that_sleep_soon(monkeypatch):
+    monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    show = "import os; print('spins', os.environ.get('GOMP_SPINCOUNT'))"
+    process = EngineProcess(None, (sys.executable, "-c", show))
+    while process.running:
+        time.sleep(0.01)
+    assert f"spins {SPINS}" in process.end_of()
