@@ -1,6 +1,5 @@
 """What a user asks for and what becomes of it. Torch-free."""
 
-import math
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -55,6 +54,10 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         _in_range("logprobs", self.logprobs, 0, 64)
         if self.seed is not None:
             _in_range("seed", self.seed, 0, 2**63 - 1)
+        for token in self.stop_token_ids:
+            _in_range("stop_token_ids", token, 0, 2**31)
+        if not all(map(_encodes, self.stop)):
+            raise RequestError("stop contains half of a surrogate pair, which is no character.")
         if any(not text for text in self.stop):
             raise RequestError("stop contains an empty string, which would stop before the first token.")
 
@@ -65,10 +68,18 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 def _in_range(name: str, value: float, low: float, high: float, *, open_low: bool = False) -> None:
-    inside = math.isfinite(value) and (low < value if open_low else low <= value) and value <= high
+    inside = (low < value if open_low else low <= value) and value <= high  # never for NaN
     if not inside:
         bounds = f"{'above' if open_low else 'from'} {_number(low)} to {_number(high)}"
         raise RequestError(f"{name}={value} is out of range; it must be {bounds}.")
+
+
+def _encodes(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _number(value: float) -> str:

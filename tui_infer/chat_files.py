@@ -20,6 +20,9 @@ MOST_CHATS = 500
 INTERRUPTED = "it was being written when the chat was exported"
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+TokenId = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
+Seed = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+Measure = Annotated[float, msgspec.Meta(ge=0, le=1e18)]  # 1e999 is a number of JSON, and no time
 
 
 class NotImported(EngineError):
@@ -34,8 +37,8 @@ class StatsRecord(msgspec.Struct, frozen=True):
     prompt_tokens: Count
     output_tokens: Count
     cached_tokens: Count
-    ttft_s: float | None = None
-    decode_tokens_per_s: float | None = None
+    ttft_s: Measure | None = None
+    decode_tokens_per_s: Measure | None = None
 
 
 class TurnRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -45,12 +48,12 @@ class TurnRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     role: Literal["user", "assistant"]
     text: str
-    token_ids: list[Count] = []
+    token_ids: list[TokenId] = []
     status: TurnStatus = "done"
     note: str = ""
     asked: Count | None = None
     end: Count | None = None
-    seed: int | None = None
+    seed: Seed | None = None
     stats: StatsRecord | None = None
     others: list["TailRecord"] = []
     place: Count = 0
@@ -60,7 +63,7 @@ class TailRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A version of a chat from a turn on; ``ids`` follow the first ``base`` of its history."""
 
     turns: list[TurnRecord]
-    ids: list[Count] = []
+    ids: list[TokenId] = []
     base: Count | None = None
 
 
@@ -74,7 +77,7 @@ class ChatRecord(msgspec.Struct, frozen=True, kw_only=True):
     params: SamplingParams = SamplingParams()
     draft: str = ""
     turns: list[TurnRecord] = []
-    history_ids: list[Count] = []
+    history_ids: list[TokenId] = []
 
 
 class ChatFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -229,7 +232,7 @@ def _session(record: ChatRecord, number: int) -> SessionState:
         color=0,
         title=one_line(record.title) or NEW_TITLE,
         titled=record.titled,
-        model=record.model,
+        model=sanitize(record.model),
         system=sanitize(record.system),
         params=record.params,
         draft=sanitize(record.draft),

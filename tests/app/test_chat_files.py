@@ -47,7 +47,7 @@ PARAMS = st.builds(
     min_p=st.floats(0, 1),
     seed=st.none() | st.integers(0, 2**63 - 1),
     max_tokens=st.integers(1, 2**31),
-    stop=st.lists(WEIRD.filter(bool), max_size=2).map(tuple),
+    stop=st.lists(st.text(min_size=1, max_size=40), max_size=2).map(tuple),
     stop_token_ids=st.lists(st.integers(0, 9), max_size=2).map(tuple),
 )
 COUNT = st.integers(0, 10**9)

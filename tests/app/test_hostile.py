@@ -1,0 +1,122 @@
+"""What comes from outside and cannot be right: imported numbers, names of files, disks that fail for a while."""
+
+import json
+import sqlite3
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from engine.errors import EngineError
+from engine.request import SamplingParams
+from tests.app.driving import ask, settled
+from tests.app.scripted import ScriptedClient
+from tests.app.stored import rows, running_kept
+from tests.waiting import wait_until
+from tui_infer.chat_files import FORMAT, VERSION
+from tui_infer.chat_transfer import read_chats
+from tui_infer.set_params import changed
+from tui_infer.store import chat_write, keeper
+
+# --- the disk --------------------------------------------------------------------------------------
+
+
+async def test_a_disk_that_was_full_for_a_while_is_written_to_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written, failed = chat_write.write_chat, 0
+
+    def full(*values: object) -> None:
+        nonlocal failed
+        failed += 1
+        if failed < 3:
+            raise sqlite3.OperationalError("database or disk is full")
+        written(*values)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(chat_write, "write_chat", full)
+    monkeypatch.setattr(keeper, "RETRY_S", 0.05)
+    async with running_kept(ScriptedClient("an answer", rate=1e5), tmp_path) as (app, pilot):
+        await ask(app, pilot, "hello")
+        await settled(app)
+        await wait_until(lambda: ("an answer",) in rows(tmp_path, "SELECT text FROM turns"))
+        told = ["Chats are not saved", "Chats are saved again"]
+        await wait_until(lambda: [toast.title for toast in app._notifications] == told)
+
+
+# --- imported chats --------------------------------------------------------------------------------
+
+
+def chat_file(folder: Path, chat: dict[str, object]) -> Path:
+    """An export with this one chat; ``1e999`` in place of 7.25, which Python would not write."""
+    text = json.dumps({"format": FORMAT, "version": VERSION, "chats": [chat]})
+    path = folder / "chats.json"
+    path.write_text(text.replace("7.25", "1e999"))
+    return path
+
+
+def said(**answer: object) -> dict[str, object]:
+    """A chat of one prompt and one answer."""
+    whole = {"role": "assistant", "text": "an answer", "token_ids": [1, 2], "asked": 1, "end": 3, **answer}
+    return {"history_ids": [9, 1, 2], "turns": [{"role": "user", "text": "a question"}, whole]}
+
+
+NUMBERS = {"prompt_tokens": 1, "output_tokens": 2, "cached_tokens": 0}
+
+
+@pytest.mark.parametrize(
+    "chat",
+    [
+        said(token_ids=[1, 2**31]),
+        said(token_ids=[-1]),
+        said(seed=2**63),
+        said(stats={**NUMBERS, "ttft_s": 7.25}),
+        said(stats={**NUMBERS, "decode_tokens_per_s": -1}),
+        said(others=[{"turns": [{"role": "assistant", "text": "other", "token_ids": [2**40]}]}]),
+        said(others=[{"turns": [{"role": "assistant", "text": "other"}], "ids": [2**40]}]),
+        {**said(), "history_ids": [2**40, 1, 2]},
+        {**said(), "params": {"stop_token_ids": [2**70]}},
+        {**said(), "params": {"stop_token_ids": [-1]}},
+        {**said(), "params": {"stop": ["\ud800"]}},
+    ],
+)
+def test_an_import_with_a_number_that_no_engine_has_is_refused(
+    tmp_path: Path, chat: dict[str, object]
+) -> None:
+    with pytest.raises(EngineError, match="cannot be right|out of range|surrogate"):
+        read_chats(chat_file(tmp_path, chat))
+
+
+async def test_the_largest_numbers_that_are_imported_are_saved_and_sent(tmp_path: Path) -> None:
+    most = said(token_ids=[1, 2**31 - 1], seed=2**63 - 1, stats={**NUMBERS, "ttft_s": 1e18})
+    most |= {"model": "/models/smollm2", "history_ids": [9, 1, 2**31 - 1], "system": "\ud800\x1b[/red]"}
+    most["params"] = {"stop_token_ids": [2**31 - 1], "stop": ["[/red]"]}
+    path = chat_file(tmp_path, most)
+    async with running_kept(ScriptedClient("more", rate=1e5), tmp_path) as (app, pilot):
+        await ask(app, pilot, f"/import {path}")
+        await wait_until(lambda: len(app.state.sessions) == 2)
+        await ask(app, pilot, "go on")
+        await settled(app)
+        assert isinstance(app.client, ScriptedClient)
+        msgspec.msgpack.encode(app.client.sent)
+        await wait_until(lambda: ("more",) in rows(tmp_path, "SELECT text FROM turns"))
+        assert [toast.title for toast in app._notifications] == ["Imported"]
+
+
+@pytest.mark.parametrize("ids", ["9" * 30, "-1", "9" * 400])
+def test_a_stop_token_that_no_vocabulary_has_is_refused(ids: str) -> None:
+    assert "stop_token_ids" in str(changed(SamplingParams(), ["stop_token_ids", ids]))
+
+
+async def test_a_chat_that_cannot_be_written_keeps_no_other_from_being_saved(tmp_path: Path) -> None:
+    async with running_kept(ScriptedClient("kept", rate=1e5), tmp_path) as (app, pilot):
+        await ask(app, pilot, "the one")
+        await settled(app)
+        broken = app.state.current
+        broken.turns[-1].token_ids = [2**40]
+        broken.turns[-1].version += 1
+        await pilot.press("ctrl+n")
+        await ask(app, pilot, "the other")
+        await settled(app)
+        await wait_until(lambda: ("the other",) in rows(tmp_path, "SELECT text FROM turns"))
+        assert "Chats are not saved" in [toast.title for toast in app._notifications]
+        broken.turns[-1].token_ids = [2]
