@@ -3,6 +3,7 @@
 import contextlib
 import threading
 from collections.abc import Sequence
+from concurrent.futures import CancelledError
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -83,7 +84,7 @@ class Looks:
                 now = later
             self._seen = now
             found = load_themes(folders)
-            with contextlib.suppress(RuntimeError):  # the app has just ended
+            with contextlib.suppress(RuntimeError, CancelledError):  # the app has just ended
                 self._app.call_from_thread(self.take, *found)
 
     def take(self, themes: Sequence[Theme], problems: Sequence[str]) -> None:

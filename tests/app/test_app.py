@@ -127,7 +127,7 @@ async def test_the_switch_shows_at_once_while_nothing_streams() -> None:
         assert "eager: eager mode was chosen" in screen_text(app)
 
 
-@pytest.mark.parametrize("width", [160, 80, 60, 40])
+@pytest.mark.parametrize("width", [160, 80, 60, 44])
 async def test_the_title_keeps_the_mode_at_any_width(width: int) -> None:
     client = ScriptedClient("x", hold=True, graphs=True)
     async with running(client, size=(width, 24)) as (app, pilot):
