@@ -96,10 +96,10 @@ def _tool_commands(app: "TuiInferApp") -> Iterator[Command]:
 
 
 _JUMPS = [
-    ("Look back: the eager step before", "[", "app.jump('eager', -1)"),
-    ("Look back: the next eager step", "]", "app.jump('eager', 1)"),
-    ("Look back: the change of graph or mode before", "{", "app.jump('change', -1)"),
-    ("Look back: the next change of graph or mode", "}", "app.jump('change', 1)"),
+    ("Look back: the eager step before", "jump-eager-back", "app.jump('eager', -1)"),
+    ("Look back: the next eager step", "jump-eager-on", "app.jump('eager', 1)"),
+    ("Look back: the change of graph or mode before", "jump-change-back", "app.jump('change', -1)"),
+    ("Look back: the next change of graph or mode", "jump-change-on", "app.jump('change', 1)"),
 ]
 
 
@@ -141,8 +141,8 @@ class TuiCommands(Provider):
         yield from app.several.commands
         yield from app.turns.commands
         yield from _tool_commands(app)
-        for title, mark, action in _JUMPS:
-            yield Command(title, f"{mark} while you look back, and in the Step panel", action)
+        for title, id, action in _JUMPS:
+            yield Command(title, f"{app.state.keys[id]} while you look back, and in the Step panel", action)
         yield from _panel_commands(app)
         for theme in app.looks.names:
             yield Command(f"Theme: {theme}", "look of the whole app", f"app.use_theme({theme!r})")

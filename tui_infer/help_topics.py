@@ -5,7 +5,7 @@ from difflib import get_close_matches
 from typing import NamedTuple
 
 from tui_infer.keymap import APP, KeyNames, contexts
-from tui_infer.keys import PAST_KEYS, PROMPT_KEYS
+from tui_infer.keys import PAST_HELP, PROMPT_KEYS
 
 GROUPS = ("Chats", "Engine", "View", "App")
 PROMPT, PAST, PANELS, COMMANDS, MARKS = "Prompt", "Looking back", "Panels", "Commands", "Marks"
@@ -33,12 +33,11 @@ def sections(
                 rows = found if where == APP else inner
                 rows.setdefault(key.group, []).append((names.all(key.id), key.label))
     inner.setdefault(PANELS, []).insert(0, ("Tab 1…9", "next panel, panel 1…9 (in KV digits are a block)"))
-    past = [(key.replace("F9", names["past"]), label) for key, label in PAST_KEYS]
+    inner.setdefault(PAST, []).extend((names.fill(key), label) for key, label in PAST_HELP)
     return [
         *(Section(title, tuple(rows)) for title, rows in found.items()),
         *(Section(title, tuple(rows)) for title, rows in inner.items()),
         *panels,
-        Section(PAST, tuple(past)),
         Section(COMMANDS, tuple(commands)),
         Section(MARKS, tuple(marks)),
     ]
@@ -80,4 +79,3 @@ def topic_of(words: str, titles: Sequence[str], commands: Iterable[str]) -> tupl
     close = get_close_matches(word, [*by_name, *commands], 2, 0.6)
     hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(sorted(by_name))}."
     return "", "", f"There is no help on {words.strip()!r}; {hint}"
-

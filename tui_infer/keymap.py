@@ -5,13 +5,13 @@ Keys have Textual's names. What people write otherwise is understood: ``^n``, ``
 
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 
 from tui_infer import keys as known
 from tui_infer.keys import Key
 
-APP, PANELS = "app", "panel"
+APP, PANELS, MESSAGES, PAST, JUMPS = "app", "panel", "message", "past", "jump"
 _MODIFIERS = ("alt", "ctrl", "shift", "super", "hyper", "meta")
 _NAMED = {
     "escape", "enter", "tab", "backspace", "delete", "insert", "home", "end", "pageup", "pagedown",
@@ -34,9 +34,10 @@ _SAME_BYTE = {
 # What the panels do with keys that are not bound by id.
 _OF_A_PANEL = {
     *"123456789kKfFcwygd", "enter", "space", "escape", "up", "down", "left", "right", "home", "end",
-    "pageup", "pagedown", "comma", "full_stop", "left_square_bracket", "right_square_bracket",
-    "left_curly_bracket", "right_curly_bracket",
+    "pageup", "pagedown", "comma", "full_stop",
 }  # fmt: skip
+# The number of a step is typed there.
+_OF_THE_TIMELINE = {*"0123456789", "enter", "backspace", "escape"}
 # What a prompt cannot do without: the app's keys act before it sees them.
 _OF_THE_PROMPT = {
     "enter": "sends it", "space": "is typed", "backspace": "deletes", "delete": "deletes",
@@ -127,6 +128,14 @@ class KeyNames:
     def __getitem__(self, id: str) -> str:
         return short_key(self._keys[id].split(",")[0])
 
+    def fill(self, text: str) -> str:
+        """A text in which each word that is an id stands for its key."""
+        return " ".join(self[word] if word in self._keys else word for word in text.split(" "))
+
+    def id_of(self, key: str, group: Iterable[Key]) -> str:
+        """Which of these keys it is, under its name in Textual; empty where it is none."""
+        return next((one.id for one in group if key in self._keys[one.id].split(",")), "")
+
     def all(self, id: str) -> str:
         """All keys of an id, with spaces between them."""
         return " ".join(short_key(key) for key in self._keys[id].split(","))
@@ -150,8 +159,10 @@ def _checked(id: str, text: str, where: str) -> str:
     if key in _SAME_BYTE:
         same = _SAME_BYTE[key]
         raise KeymapProblem(id, f"a terminal cannot tell {text!r} from {same}", "Take another key.")
-    if where == PANELS and key in _OF_A_PANEL:
+    if where in (PANELS, JUMPS) and key in _OF_A_PANEL:
         raise KeymapProblem(id, f"the panels need {text!r} themselves", "Take another key.")
+    if where in (PAST, JUMPS) and key in _OF_THE_TIMELINE:
+        raise KeymapProblem(id, f"the timeline needs {text!r} itself", "Take another key.")
     if where == APP and key in _OF_THE_PROMPT:
         raise KeymapProblem(id, f"the prompt needs {text!r}: it {_OF_THE_PROMPT[key]}", "Take another key.")
     if where == APP and (len(key) == 1 or key in _PUNCTUATION_NAMES):
@@ -191,11 +202,10 @@ def _refuse_clashes(bound: Mapping[str, str]) -> None:
     keys = effective(bound)
     app = dict(_pairs(contexts()[APP], keys))
     everywhere = dict(_pairs([known.PALETTE, known.QUIT, known.HELP], keys))
+    panels, jumps = (dict(_pairs(contexts()[where], keys)) for where in (PANELS, JUMPS))
+    on_main = {APP: {}, PANELS: app, MESSAGES: app, JUMPS: app | panels, PAST: app | jumps}
     for where, group in contexts().items():
-        above = {APP: {}, PANELS: app, "message": app}.get(
-            where, everywhere
-        )  # other screens have keys of their own
-        seen: dict[str, str] = dict(above)
+        seen: dict[str, str] = dict(on_main.get(where, everywhere))  # other screens have keys of their own
         for key, id in _pairs(group, keys):
             other = seen.setdefault(key, id)
             # Two defaults that meet were meant to: the inner one acts.

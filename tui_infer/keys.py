@@ -121,16 +121,30 @@ COMPARE_KEYS = [
     Key("compare-new", "n", "new", "compare something else", "Comparing"),
 ]
 
-# What the timeline takes while the past is looked at.
+# What the timeline takes while the past is looked at, beside the number of a step.
 PAST_KEYS = [
-    ("← →", "one step back, one ahead"),
-    ("⇧← ⇧→", "ten steps"),
-    ("PgUp PgDn", "a hundred steps"),
-    ("Home End", "the oldest kept, the newest"),
-    ("[ ]", "the eager step before, after"),
-    ("{ }", "the change of graph or mode before, after"),
+    Key("past-back", "left", "move(-1)", "one step back", "Looking back"),
+    Key("past-on", "right", "move(1)", "one ahead", "Looking back"),
+    Key("past-back-10", "shift+left", "move(-10)", "ten steps back", "Looking back"),
+    Key("past-on-10", "shift+right", "move(10)", "ten ahead", "Looking back"),
+    Key("past-back-100", "pageup", "move(-100)", "a hundred steps back", "Looking back"),
+    Key("past-on-100", "pagedown", "move(100)", "a hundred ahead", "Looking back"),
+    Key("past-oldest", "home", "oldest", "the oldest step kept", "Looking back"),
+    Key("past-newest", "end", "newest", "the newest", "Looking back"),
+]
+
+# What the timeline and the Step panel take.
+JUMP_KEYS = [
+    Key("jump-eager-back", "left_square_bracket", "jump('eager', -1)", "eager step before", "Looking back"),
+    Key("jump-eager-on", "right_square_bracket", "jump('eager', 1)", "next eager step", "Looking back"),
+    Key("jump-change-back", "left_curly_bracket", "jump('change', -1)", "change before", "Looking back"),
+    Key("jump-change-on", "right_curly_bracket", "jump('change', 1)", "next change", "Looking back"),
+]
+
+# What is fixed there, for the help screen; ids stand for their keys.
+PAST_HELP = [
     ("412 Enter", "go to step 412 (or click the line)"),
-    ("F9 Esc", "return to now"),
+    ("past Esc", "return to now"),
 ]
 
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from engine.records import StepMode, StepRecord
 from tui_infer.history import StepHistory, decode_rows
+from tui_infer.keys import JUMP_KEYS, PAST_KEYS
 from tui_infer.landmarks import Landmark, next_landmark, none_left
 from tui_infer.past import Moment
 from tui_infer.past_turns import request_at
@@ -15,19 +16,20 @@ from tui_infer.widgets.inspector.view import InspectorView
 if TYPE_CHECKING:
     from tui_infer.app import TuiInferApp
 
+# by the ids of their keys
 MOVES = {
-    "left": -1,
-    "right": 1,
-    "shift+left": -10,
-    "shift+right": 10,
-    "pageup": -100,
-    "pagedown": 100,
+    "past-back": -1,
+    "past-on": 1,
+    "past-back-10": -10,
+    "past-on-10": 10,
+    "past-back-100": -100,
+    "past-on-100": 100,
 }
-JUMPS: dict[str | None, tuple[Landmark, int]] = {
-    "[": ("eager", -1),
-    "]": ("eager", 1),
-    "{": ("change", -1),
-    "}": ("change", 1),
+JUMPS: dict[str, tuple[Landmark, int]] = {
+    "jump-eager-back": ("eager", -1),
+    "jump-eager-on": ("eager", 1),
+    "jump-change-back": ("change", -1),
+    "jump-change-on": ("change", 1),
 }
 LONGEST_NUMBER = 12
 MODE_STEPS = 512  # how far back a step that decoded is looked for, to tell the mode
@@ -140,13 +142,14 @@ class TimeTravel:
         state = self._app.state
         if state.past is None:
             return False
-        if key in MOVES:
-            self.move(MOVES[key])
-        elif character in JUMPS:
-            self.jump(*JUMPS[character])
-        elif key == "home":
+        id = state.keys.id_of(key, (*PAST_KEYS, *JUMP_KEYS))
+        if id in MOVES:
+            self.move(MOVES[id])
+        elif id in JUMPS:
+            self.jump(*JUMPS[id])
+        elif id == "past-oldest":
             self.go_to_position(state.past.oldest)
-        elif key == "end":
+        elif id == "past-newest":
             self.go(state.newest_step)
         elif key == "enter" and self.typed:
             self.go(int(self.typed))

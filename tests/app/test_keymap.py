@@ -76,6 +76,15 @@ def test_keys_are_understood_as_people_write_them(written: str, name: str) -> No
         ({"panel-hide": "k"}, ["panels", "'k'"]),
         ({"panel-hide": "z"}, ["z", "'panel-enlarge'"]),
         ({"panel-hide": "ctrl+t"}, ["^t", "'theme'"]),
+        ({"panel-hide": "["}, ["[", "'jump-eager-back'"]),
+        ({"jump-eager-back": "z"}, ["z", "'panel-enlarge'"]),
+        ({"jump-eager-back": "left"}, ["panels", "'left'"]),
+        ({"past-back": "["}, ["[", "'jump-eager-back'"]),
+        ({"past-back": "end"}, ["End", "'past-newest'"]),
+        ({"past-back": "f5"}, ["F5", "'layout'"]),
+        ({"zoom": "shift+left"}, ["⇧←", "'past-back-10'"]),
+        ({"past-back": "4"}, ["timeline", "'4'"]),
+        ({"past-on": "enter"}, ["timeline", "'enter'"]),
     ],
 )
 def test_clashes_unknown_ids_and_keys_that_cannot_work_are_told(

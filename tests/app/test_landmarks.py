@@ -8,7 +8,9 @@ from tests.app.scripted import ScriptedClient, step
 from tests.waiting import wait_until
 from tui_infer.app import TuiInferApp
 from tui_infer.commands import TuiCommands
+from tui_infer.config import Settings
 from tui_infer.landmarks import landmarks, next_landmark, none_left
+from tui_infer.screens.help import all_sections
 from tui_infer.widgets.inspector.step import StepPanel
 
 # how each of the steps 0, 1, … runs: p prefills, g replays a graph, e is eager
@@ -84,6 +86,36 @@ async def test_brackets_go_from_eager_step_to_eager_step_and_braces_from_change_
         text = screen_text(app)
         assert "[ ] eager step" in text
         assert "{ } change" in text
+
+
+async def test_the_keys_of_the_timeline_and_of_the_jumps_can_be_bound_and_hints_follow() -> None:
+    bound = {"past-back": "h", "past-on": "j", "past-newest": "G", "jump-eager-back": "e,left_square_bracket"}
+    settings = Settings(keys={**bound, "jump-change-on": "alt+v"})
+    async with running(ScriptedClient("x", graphs=True), size=(200, 48), settings=settings) as (app, pilot):
+        await told(app, pilot)
+        await pilot.press("f9")
+        seen = []
+        for key in ("h", "h", "j", "G", "e", "[", "h", "alt+v", "]", "left"):
+            await pilot.press(key)
+            await pilot.pause()
+            seen.append(at(app))
+        assert seen == [8, 7, 8, 9, 4, 3, 2, 3, 4, 4]  # an arrow means nothing now
+        text = screen_text(app)
+        for hint in ("h j 1", "e ] eager step", "{ Alt+v change", "Home G"):
+            assert hint in text
+        await pilot.press("}")
+        assert (at(app), app.state.current.draft) == (4, "}")
+        app.main.inspector.focus_panel("step")
+        await wait_until(lambda: "e ] eager step" in screen_text(app).splitlines()[-1])
+        assert "{ Alt+v graph change" in screen_text(app).splitlines()[-1]
+        await pilot.press("e")
+        assert app.main.query_one(StepPanel).cursor == 4
+        helps = {command.title: command.help for command in TuiCommands(app.screen)._commands()}
+        assert helps["Look back: the eager step before"].startswith("e while")
+        rows = {section.title: dict(section.rows) for section in all_sections(app.state.keys)}
+        assert rows["Looking back"]["e ["] == "eager step before"
+        assert rows["Looking back"]["F9 Esc"] == "return to now"
+        assert rows["Panel Step"]["e ]"] == "eager step"
 
 
 async def test_a_jump_goes_on_into_the_steps_that_came_since() -> None:

@@ -37,7 +37,9 @@ MOST_WORDS = 40  # characters that are looked for
 def all_sections(names: KeyNames) -> list[Section]:
     """All that the help knows, with the keys as they are bound."""
     panels = [
-        Section(f"Panel {panel.NAME}", tuple(row for row in panel.HINTS if row[0] != "x"))
+        Section(
+            f"Panel {panel.NAME}", tuple((names.fill(key), label) for key, label in panel.HINTS if key != "x")
+        )
         for panel in (StepPanel, KVPanel, TablePanel, EventsPanel, AbPanel)
     ]
     commands = [(f"/{name}", command.description) for name, command in COMMANDS.items()]

@@ -105,7 +105,10 @@ class KeyBar(Bar):
         own |= {"1-9"} if "0-9" in own else set()  # its digits are not the inspector's
         keys = bound_keys(self.screen)
         common = [(_as_bound(key, id, keys), label) for key, label, id in PANEL_HINTS if key not in own]
-        for key, label in [*panel.hints, *common]:
+        hints = [
+            (" ".join(_bound(word, keys) for word in key.split(" ")), label) for key, label in panel.hints
+        ]
+        for key, label in [*hints, *common]:
             cells = cell_len(key) + cell_len(label) + 3
             if used + cells > width:
                 break
@@ -138,6 +141,11 @@ class KeyBar(Bar):
             parts += [Part(f" {key}", on if possible else off, action)]
             parts += [Part(f" {label} ", text if possible else off, action)]
         return parts + end
+
+
+def _bound(word: str, keys: dict[str, tuple[str, str]]) -> str:
+    """The key that an id stands for; another word as it is."""
+    return keys[word][0] if word in keys else word
 
 
 def _as_bound(key: str, id: str, keys: dict[str, tuple[str, str]]) -> str:

@@ -56,7 +56,7 @@ class Panel(DirectLines):
 
     @property
     def hints(self) -> tuple[tuple[str, str], ...]:
-        """Keys and what they do now."""
+        """Keys and what they do now; where one can be bound, its id."""
         return self.HINTS
 
     # --- for subclasses ------------------------------------------------------------------------

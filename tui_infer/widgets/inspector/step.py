@@ -7,6 +7,7 @@ from textual.renderables.digits import DIGITS, DIGITS3X3_BOLD
 
 from engine.records import StepRecord
 from tui_infer.history import Ratio, decode_rows
+from tui_infer.keys import JUMP_KEYS, bindings_of
 from tui_infer.landmarks import Landmark, next_landmark, none_left
 from tui_infer.widgets.inspector.chart import AXIS_WIDTH, chart_notes, decode_chart, flat_chart, prefill_lane
 from tui_infer.widgets.inspector.frame import Frame
@@ -33,8 +34,8 @@ class StepPanel(Panel):
     HINTS = (
         ("←→", "column"),
         (", .", "one step"),
-        ("[ ]", "eager step"),
-        ("{ }", "graph change"),
+        ("jump-eager-back jump-eager-on", "eager step"),
+        ("jump-change-back jump-change-on", "graph change"),
         ("Enter", "go there"),
         ("End", "newest"),
     )
@@ -45,10 +46,7 @@ class StepPanel(Panel):
         Binding("pagedown", "column(10)", "later", show=False),
         Binding("comma", "one(-1)", "one step back", show=False),
         Binding("full_stop", "one(1)", "one step on", show=False),
-        Binding("left_square_bracket", "jump('eager', -1)", "eager step before", show=False),
-        Binding("right_square_bracket", "jump('eager', 1)", "next eager step", show=False),
-        Binding("left_curly_bracket", "jump('change', -1)", "change before", show=False),
-        Binding("right_curly_bracket", "jump('change', 1)", "next change", show=False),
+        *bindings_of(JUMP_KEYS),
         Binding("home", "oldest", "oldest in view", show=False),
         Binding("end", "newest", "newest", show=False),
         Binding("enter", "choose", "show that step", show=False),

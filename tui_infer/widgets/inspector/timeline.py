@@ -8,6 +8,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from tui_infer.history import decode_rows
+from tui_infer.keymap import KeyNames
 from tui_infer.past import Moment, Past
 from tui_infer.widgets.inspector.ink import Ink
 from tui_infer.widgets.inspector.lines import Line, byte_size, counted, joined, spread, to_strip, width_of
@@ -93,9 +94,9 @@ class TimelineStrip(Widget, can_focus=True):
             super().__init__()
             self.position = position
 
-    def __init__(self, now_key: str = "F9") -> None:
+    def __init__(self, keys: KeyNames) -> None:
         super().__init__()
-        self.now_key = now_key  # which returns to now, as it is written
+        self._keys = keys
         self._past: Past | None = None
         self._moment: Moment | None = None
         self._newest = 0
@@ -169,23 +170,34 @@ class TimelineStrip(Widget, can_focus=True):
         left += [(f"  {note}", ink.warn) for note in moment.notes]
         oldest, newest = past.records[past.oldest].index, max(self._newest, past.records[-1].index)
         keys: list[Line] = [
-            [("← →", ink.title), (" 1", ink.dim)],
-            [("PgUp PgDn", ink.title), (" 100", ink.dim)],
+            [(self._pair("past-back", "past-on"), ink.title), (" 1", ink.dim)],
+            [(self._pair("past-back-100", "past-on-100"), ink.title), (" 100", ink.dim)],
             [("number ⏎", ink.title), (" go there" if width >= WIDE else "", ink.dim)],
-            [("[ ]", ink.title), (" eager step" if width >= WIDE else " eager", ink.dim)],
-            [("{ }", ink.title), (" change", ink.dim)],
+            [
+                (self._pair("jump-eager-back", "jump-eager-on"), ink.title),
+                (" eager step" if width >= WIDE else " eager", ink.dim),
+            ],
+            [(self._pair("jump-change-back", "jump-change-on"), ink.title), (" change", ink.dim)],
         ]
-        less: list[Line] = [[("⇧← ⇧→", ink.title), (" 10", ink.dim)], [("Home End", ink.title)]]
+        less: list[Line] = [
+            [(self._pair("past-back-10", "past-on-10"), ink.title), (" 10", ink.dim)],
+            [(self._pair("past-oldest", "past-newest"), ink.title)],
+        ]
         if not self.has_focus:  # its keys are another's now
-            elsewhere: Line = [("Esc", ink.title), (" back to ← → and numbers", ink.dim)]
+            moves = self._pair("past-back", "past-on")
+            elsewhere: Line = [("Esc", ink.title), (f" back to {moves} and numbers", ink.dim)]
             if not isinstance(self.screen.focused, Panel):
                 elsewhere = [("/past 400", ink.title), (" goes there, so does a click", ink.dim)]
             keys, less = [elsewhere], []
         kept: Line = [(f"{oldest:,}–{newest:,} kept, {byte_size(past.bytes_with(self._newer))}", ink.dim)]
         since: Line = [(NEWER, ink.warn), (f" {self._newer:,} came since", ink.dim)] if self._newer else []
-        keys = [[(self.now_key, ink.title), (" now", ink.dim)], *keys, kept, since, *less]
+        keys = [[(self._keys["past"], ink.title), (" now", ink.dim)], *keys, kept, since, *less]
         room = width - width_of(left) - 3
         return spread(left, [*joined(keys, ("  ", ink.dim), room), (" ", ink.dim)], width, ink.dim)
+
+    def _pair(self, *ids: str) -> str:
+        """Keys as they are bound, as ``← →``."""
+        return " ".join(self._keys[id] for id in ids)
 
     # --- the mouse and keys ----------------------------------------------------------------------
 
