@@ -39,7 +39,8 @@ CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 def cli(ctx: click.Context, theme: str | None, no_history: bool, **engine: Any) -> int | None:
     """Several chats streaming at once from one batching engine, with the engine's insides in view.
 
-    Without a command the app starts.
+    Without a command the app starts. Every option can also stand in a file or in the environment, see
+    'tui-infer config --help'.
     """
     ctx.obj = {**engine, "theme": theme, "no_history": no_history}
     if ctx.invoked_subcommand is not None:

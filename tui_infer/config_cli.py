@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from tui_infer.config_sources import Config
 
+_SWITCHES_OFF = {"no_text": "record_text", "no_history": "history"}  # options, and what they say no to
 WIDTH = 40  # cells of a setting before the origin
 
 
@@ -65,9 +66,11 @@ def _options(values: Mapping[str, Any]) -> dict[tuple[str, ...], tuple[str, Any]
     for name, value in _given(values).items():
         option = f"--{name.replace('_', '-')}"
         value = text_of(value) if isinstance(value, str) else value
+        if name in _SWITCHES_OFF and value:
+            found[_SWITCHES_OFF[name],] = (option, False)
         if name in EngineTable.model_fields:
             found["engine", name] = (option, value)
-        elif name in SAMPLING or name in ("theme", "system"):
+        elif name in SAMPLING or name in ("theme", "system", "record"):
             found[name,] = (option, value)
     return found
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from engine.config import EngineConfig
 from engine.errors import ConfigError
 from engine.request import SamplingParams
-from tui_infer.cli import cli
+from tui_infer.cli import cli, main
 from tui_infer.config import EngineTable, Preset, Settings, load_settings
 from tui_infer.config_cli import starter
 from tui_infer.config_sources import known_paths, load_config, variable_of
@@ -36,7 +36,8 @@ def test_a_file_changes_what_it_names(tmp_path: Path) -> None:
 def test_every_option_of_the_app_the_chat_and_the_engine_can_stand_in_the_settings() -> None:
     here = set(Settings.model_fields) | set(EngineTable.model_fields)
     chat = cli.commands["chat"]
-    of_one_run = {"help", "version", "plain", "whole_lines", "no_text"}  # the last is record_text
+    of_one_run = {"help", "version", "plain", "whole_lines"}
+    here |= {"no_text", "no_history"}  # record_text and history
     for command in (cli, chat):
         names = {name for option in command.params if (name := option.name)}
         assert names - here - of_one_run == set()
@@ -294,3 +295,21 @@ def test_a_variable_has_the_name_of_its_path() -> None:
 def test_unknown_options_of_config_are_usage_errors() -> None:
     result = CliRunner().invoke(cli, ["config", "--json", "--init"], standalone_mode=False)
     assert isinstance(result.exception, click.UsageError)
+
+
+def test_a_broken_file_and_a_broken_variable_end_with_code_2_and_one_line(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(here, "[keys]\nnew = 'ctrl+m'\n")
+    with pytest.raises(SystemExit) as ended:
+        main(["config"])
+    assert ended.value.code == 2
+    told = capsys.readouterr().err
+    assert told.startswith(f"error: {here / 'config.toml'}:2: keys.new: ")
+    assert told.count("\n") == 1
+    write(here, "")
+    monkeypatch.setenv("TUI_INFER_FPS", "1")
+    with pytest.raises(SystemExit) as ended:
+        main(["config"])
+    assert ended.value.code == 2
+    assert "TUI_INFER_FPS: fps: " in capsys.readouterr().err
