@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Literal
 
 import platformdirs
 
@@ -15,6 +16,13 @@ def user_path(text: str) -> Path:
         return path.expanduser()
     except RuntimeError:
         return path
+
+
+def kind_of(path: Path) -> Literal["folder", "file", ""]:
+    """What is at a path; nothing where it cannot be looked at, or where no file can have that name."""
+    if os.path.isdir(path):  # unlike pathlib's, these never raise
+        return "folder"
+    return "file" if os.path.isfile(path) else ""
 
 
 def cache_dir() -> Path:

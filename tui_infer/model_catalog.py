@@ -14,7 +14,7 @@ from typing import Literal
 from engine.models.convert import MANIFEST, is_whole
 from engine.models.shapes import PREFIX, SHAPES
 from engine.models.source import KNOWN_MODELS, file_of_package
-from engine.paths import model_cache_dir
+from engine.paths import kind_of, model_cache_dir, user_path
 from tui_infer.model_files import ModelFacts, facts_of_folder, facts_of_gguf
 
 Kind = Literal["known", "converted", "hub", "folder", "gguf", "shape"]
@@ -52,13 +52,14 @@ def local_models(folders: Sequence[Path] = (), current: str = "") -> list[LocalM
     for model in [*_converted(), *_known_elsewhere(), *_hub(), *_in_folders(folders), *_shapes()]:
         found.setdefault(model.model, model)
     if current and current not in found:
-        at = Path(current).expanduser()
-        if at.is_dir():
+        at = user_path(current)
+        kind = kind_of(at)
+        if kind == "folder":
             found = {
                 current: LocalModel(current, at.resolve().name, "folder", facts_of_folder(at), at),
                 **found,
             }
-        elif at.is_file():
+        elif kind == "file":
             found = {current: LocalModel(current, at.stem, "gguf", facts_of_gguf(at), at), **found}
     return list(found.values())
 
@@ -109,7 +110,7 @@ def _hub() -> Iterator[LocalModel]:
         except (OSError, ValueError):
             continue
         repo = name.replace("--", "/")
-        if (snapshot / "config.json").is_file():
+        if kind_of(snapshot / "config.json") == "file":
             yield LocalModel(repo, repo.rpartition("/")[2], "hub", facts_of_folder(snapshot), snapshot)
         for file in sorted(snapshot.rglob("*.gguf")):
             model = f"{repo}/{file.relative_to(snapshot).as_posix()}"
@@ -129,7 +130,7 @@ def _in_folders(folders: Sequence[Path]) -> Iterator[LocalModel]:
 
 
 def _in_folder(folder: Path) -> Iterator[LocalModel]:
-    if (folder / "config.json").is_file() and any(folder.glob("*.safetensors")):
+    if kind_of(folder / "config.json") == "file" and any(folder.glob("*.safetensors")):
         yield LocalModel(str(folder), folder.resolve().name, "folder", facts_of_folder(folder), folder)
     for file in sorted(folder.glob("*.gguf")):
         yield LocalModel(str(file), file.stem, "gguf", facts_of_gguf(file), file)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from engine.errors import ModelError
 from engine.models.shapes import PREFIX, is_shape, shape_name
-from engine.paths import user_path
+from engine.paths import kind_of, user_path
 from engine.records import Progress
 
 OnProgress = Callable[[Progress], None]
@@ -92,12 +92,13 @@ def resolve(model: str, revision: str | None = None, progress: OnProgress = no_p
         return ModelSource(f"{shape} (random)", Path(PREFIX + shape), "random weights", shape)
     known = KNOWN_MODELS.get(model.lower())
     path = user_path(model)
-    if known is not None and not path.exists():
+    kind = kind_of(path)
+    if known is not None and not kind:
         return _resolve_known(model, known, progress)
-    if path.is_dir():
+    if kind == "folder":
         _check_no_revision(model, revision)
         return _from_folder(path, progress)
-    if path.is_file():
+    if kind == "file":
         _check_no_revision(model, revision)
         return _from_file(path, progress)
     if _looks_like_path(model):
@@ -189,8 +190,15 @@ def check_folder(path: Path, model: str) -> None:
     """See that a folder has a configuration, safetensors weights and a tokenizer.
 
     Raises:
-        ModelError: naming the first thing that is missing.
+        ModelError: naming the first thing that is missing, or why the folder cannot be read.
     """
+    try:
+        _check_folder(path, model)
+    except OSError as error:
+        raise ModelError(f"{model} cannot be read: {error.strerror}.", "See to its permissions.") from error
+
+
+def _check_folder(path: Path, model: str) -> None:
     if not (path / "config.json").is_file():
         raise ModelError(
             f"{model} has no config.json.",

@@ -1,4 +1,4 @@
-"""What comes from outside and cannot be right: imported numbers, names of files, disks that fail for a while."""
+"""What comes from outside and cannot be right: imported numbers, names, disks that fail for a while."""
 
 import json
 import sqlite3
@@ -7,14 +7,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from engine.errors import EngineError
+from engine.errors import EngineError, ModelError
+from engine.models.source import resolve
 from engine.request import SamplingParams
-from tests.app.driving import ask, settled
+from tests.app.driving import ask, running, settled
 from tests.app.scripted import ScriptedClient
 from tests.app.stored import rows, running_kept
 from tests.waiting import wait_until
 from tui_infer.chat_files import FORMAT, VERSION
 from tui_infer.chat_transfer import read_chats
+from tui_infer.model_catalog import facts_of
 from tui_infer.set_params import changed
 from tui_infer.store import chat_write, keeper
 
@@ -82,7 +84,7 @@ NUMBERS = {"prompt_tokens": 1, "output_tokens": 2, "cached_tokens": 0}
 def test_an_import_with_a_number_that_no_engine_has_is_refused(
     tmp_path: Path, chat: dict[str, object]
 ) -> None:
-    with pytest.raises(EngineError, match="cannot be right|out of range|surrogate"):
+    with pytest.raises(EngineError, match=r"cannot be right|out of range|surrogate"):
         read_chats(chat_file(tmp_path, chat))
 
 
@@ -120,3 +122,26 @@ async def test_a_chat_that_cannot_be_written_keeps_no_other_from_being_saved(tmp
         await wait_until(lambda: ("the other",) in rows(tmp_path, "SELECT text FROM turns"))
         assert "Chats are not saved" in [toast.title for toast in app._notifications]
         broken.turns[-1].token_ids = [2]
+
+
+# --- names -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "x/" * 3000, "a\0b", "~nobody/x", "[/red]", "/dev/null"])
+def test_a_name_that_no_model_can_have_is_refused_in_words(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    assert facts_of(name) is None
+    with pytest.raises(ModelError, match=r"neither a known name|no file or folder"):
+        resolve(name)
+
+
+async def test_the_app_goes_on_behind_a_model_whose_name_is_too_long_for_a_file() -> None:
+    async with running(ScriptedClient("an answer", rate=1e5)) as (app, pilot):
+        await ask(app, pilot, "/model " + "x" * 5000)
+        assert isinstance(app.client, ScriptedClient)
+        await wait_until(lambda: app.client.restarts)
+        await ask(app, pilot, "hello")
+        await settled(app)
+        assert app.state.current.turns[-1].text == "an answer"
