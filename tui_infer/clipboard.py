@@ -12,8 +12,9 @@ from typing import Literal
 MOST_BYTES = 100_000  # of UTF-8: terminals drop what is longer, some at less than 200 KB of base64
 SCREEN_PART = 240  # characters in one of GNU screen's strings, of which it takes 256
 
-Inside = Literal["", "tmux", "screen"]
+Inside = Literal["", "tmux", "screen", "browser"]
 
+BROWSER_HINT = "If the browser refuses, the page has a button for it."
 TMUX_HINT = "If nothing arrives, tmux lacks: set -g set-clipboard on."
 SCREEN_HINT = "If nothing arrives, the terminal behind GNU screen does not allow it."
 HINT = "If nothing arrives, your terminal does not allow it."
@@ -30,10 +31,12 @@ class Copied:
 
     def words(self) -> str:
         """What to tell the user."""
-        how = {"": "OSC 52", "tmux": "OSC 52 through tmux", "screen": "OSC 52 through GNU screen"}[
-            self.inside
-        ]
-        hint = {"": HINT, "tmux": TMUX_HINT, "screen": SCREEN_HINT}[self.inside]
+        how, hint = {
+            "": ("through the terminal (OSC 52)", HINT),
+            "tmux": ("through the terminal (OSC 52 through tmux)", TMUX_HINT),
+            "screen": ("through the terminal (OSC 52 through GNU screen)", SCREEN_HINT),
+            "browser": ("by the browser", BROWSER_HINT),
+        }[self.inside]
         if self.characters < self.total:
             left = self.total - self.characters
             count = (
@@ -41,7 +44,7 @@ class Copied:
             )
         else:
             count = f"{self.total:,} character{'s' if self.total != 1 else ''} copied"
-        return f"{count} through the terminal ({how}). {hint}"
+        return f"{count} {how}. {hint}"
 
 
 def copied(text: str, environment: Mapping[str, str], most_bytes: int = MOST_BYTES) -> Copied:
@@ -50,12 +53,17 @@ def copied(text: str, environment: Mapping[str, str], most_bytes: int = MOST_BYT
     kept = data[:most_bytes].decode("utf-8", "ignore")
     inside = inside_of(environment)
     plain = f"\x1b]52;c;{base64.b64encode(kept.encode()).decode()}\x07"
-    sequence = {"": plain, "tmux": through_tmux(plain) + plain, "screen": through_screen(plain)}[inside]
+    wrapped = {"tmux": through_tmux(plain) + plain, "screen": through_screen(plain)}
+    sequence = wrapped.get(inside, plain)
     return Copied(sequence, len(kept), len(text), inside)
 
 
 def inside_of(environment: Mapping[str, str]) -> Inside:
-    """Which multiplexer stands between the app and the terminal. Over SSH only ``TERM`` tells of it."""
+    """What stands between the app and the clipboard: a multiplexer, of which over SSH only ``TERM`` tells, or
+    the page of ``tui-infer serve``, whatever its server runs in.
+    """
+    if environment.get("TEXTUAL_DRIVER", "").endswith(":WebDriver"):
+        return "browser"
     term = environment.get("TERM", "")
     if environment.get("TMUX") or term.startswith("tmux"):
         return "tmux"

@@ -50,6 +50,7 @@ def test_in_gnu_screen_it_goes_in_parts_that_screen_takes() -> None:
         ({"TERM": "screen-256color", "SSH_CONNECTION": "1"}, ""),
         ({"TERM": "screen", "STY": "x"}, "screen"),
         ({"TERM": "screen", "STY": "x", "TMUX": "y"}, "tmux"),
+        ({"TEXTUAL_DRIVER": "textual.drivers.web_driver:WebDriver", "TMUX": "of the server"}, "browser"),
         ({}, ""),
     ],
 )
@@ -65,6 +66,14 @@ def test_a_long_text_is_cut_between_two_characters_and_that_is_said() -> None:
     assert decoded(sent.sequence) == "é" * (MOST_BYTES // 2)
     assert f"The first {MOST_BYTES // 2:,} of {MOST_BYTES:,} characters" in sent.words()
     assert decoded(copied("aé", {}, most_bytes=2).sequence) == "a"
+
+
+def test_in_a_served_tab_it_goes_to_the_page_as_it_is_and_the_browser_is_named() -> None:
+    sent = copied("some text", {"TEXTUAL_DRIVER": "textual.drivers.web_driver:WebDriver", "STY": "1.x"})
+    assert decoded(sent.sequence) == "some text"
+    assert sent.words() == (
+        "9 characters copied by the browser. If the browser refuses, the page has a button for it."
+    )
 
 
 def test_the_user_is_told_how_much_went_and_what_to_do_where_nothing_arrives() -> None:
