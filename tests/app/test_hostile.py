@@ -145,3 +145,21 @@ async def test_the_app_goes_on_behind_a_model_whose_name_is_too_long_for_a_file(
         await ask(app, pilot, "hello")
         await settled(app)
         assert app.state.current.turns[-1].text == "an answer"
+
+
+async def test_a_database_that_is_deleted_while_the_app_runs_is_told_and_never_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper, "RETRY_S", 0.05)
+    async with running_kept(ScriptedClient("an answer", rate=1e5), tmp_path / "data") as (app, pilot):
+        await ask(app, pilot, "hello")
+        await settled(app)
+        (tmp_path / "data").rename(tmp_path / "moved")
+        await ask(app, pilot, "are you there?")
+        await wait_until(lambda: "Chats are not saved" in [toast.title for toast in app._notifications])
+        told = next(toast.message for toast in app._notifications if toast.title == "Chats are not saved")
+        assert f"{tmp_path / 'data' / 'chats.db'} was deleted or moved" in told
+        assert "/export chat FILE.json all" in told
+        (tmp_path / "moved").rename(tmp_path / "data")
+        await wait_until(lambda: ("are you there?",) in rows(tmp_path / "data", "SELECT text FROM turns"))
+        await wait_until(lambda: "Chats are saved again" in [toast.title for toast in app._notifications])

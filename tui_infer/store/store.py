@@ -56,6 +56,7 @@ class Store:
             connection.close()
             raise error if isinstance(error, StoreError) else StoreError(words_of(error)) from error
         self.run = self._lease.run
+        self._file = _identity(self.path)
         self._connection = connection  # the writer's, once there is one
         self._writer: Writer | None = None
         self.claimed = Claimed([], [], [], 0)
@@ -94,7 +95,7 @@ class Store:
             prompts = _prompts(self._connection)
         except sqlite3.Error as error:
             raise _as_store_error(error, self.path) from error
-        self._writer = Writer(self._connection)
+        self._writer = Writer(self._connection, self._check_file)
         if self.indexed:
             self._index_the_rest()
         self.claimed = Claimed(rows, layouts, prompts, elsewhere)
@@ -127,6 +128,18 @@ class Store:
         self._submit(chat_write.index_the_rest).add_done_callback(go_on)
 
     # --- writing: queued, in order -----------------------------------------------------------------
+
+    def _check_file(self) -> None:
+        """SQLite goes on writing to a file that has no name any more, and all of it is gone at the end.
+
+        Raises:
+            StoreError: the file was deleted, moved or replaced.
+        """
+        if _identity(self.path) != self._file:
+            raise StoreError(
+                f"{self.path} was deleted or moved while the app runs.",
+                "/export chat FILE.json all keeps them.",
+            )
 
     def _submit(self, job: Callable[[sqlite3.Connection], T]) -> "Future[T]":
         if self._writer is None:
@@ -271,6 +284,15 @@ def open_store(folder: Path) -> tuple[Store | None, list[tuple[str, str]]]:
             notices.append(("Chats are not kept", f"{error} This run keeps nothing."))
             return None, notices
     return None, notices
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Which file a name stands for now."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _prompts(connection: sqlite3.Connection) -> list[str]:

@@ -18,10 +18,13 @@ PAUSES_S = (0.05, 0.1, 0.2, 0.5)  # between attempts
 
 
 class Writer:
-    """Runs jobs on a connection of its own. A job that fails leaves the database as it was."""
+    """Runs jobs on a connection of its own. A job that fails leaves the database as it was; ``check`` comes
+    before each, and raises where it would be in vain.
+    """
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    def __init__(self, connection: sqlite3.Connection, check: Callable[[], None] = lambda: None) -> None:
         self._connection = connection
+        self._check = check
         self._jobs: SimpleQueue[tuple[Job[Any], Future[Any]] | None] = SimpleQueue()
         self._closed = False
         # A daemon: a disk that hangs must not keep a finished app from ending.
@@ -49,6 +52,7 @@ class Writer:
         while (entry := self._jobs.get()) is not None:
             job, future = entry
             try:
+                self._check()
                 result = in_transaction(self._connection, job)
             except BaseException as error:
                 future.set_exception(error)
