@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tui_infer.commands import Command
 from tui_infer.pane_layout import LAYOUTS
-from tui_infer.parameters import sampling_of, set_system, take, take_as_usual, texts_of, usual
+from tui_infer.parameters import changes, sampling_of, set_system, take, take_as_usual, texts_of, usual
 from tui_infer.presets import Sampling, over, words_of
 from tui_infer.sanitize import one_line
 from tui_infer.screens.ask import Ask
@@ -111,16 +111,20 @@ class ChatCommands:
     def _take(self, chat: SessionState, answer: Chosen) -> None:
         state = self._app.state
         if answer.whose == "new":
+            told = " · ".join(changes([usual(state)], answer.sampling)) or "as before"
             take_as_usual(state, answer.sampling)
             self._say(
-                "Parameters", "All new chats get them until the app ends; config.toml keeps them for ever."
+                "Parameters of new chats", f"{told}. Until the app ends; config.toml keeps them for ever."
             )
             return
         chats = list(state.sessions.values()) if answer.whose == "all" else [chat]
         chats = [one for one in chats if one.id in state.sessions]
+        told = " · ".join(changes(map(sampling_of, chats), answer.sampling))
         take(state, chats, answer.sampling)
         whose = f"chat {chat.letter}" if answer.whose == "this" else f"all {len(chats)} chats"
-        self._say("Parameters", f"Set for {whose}, from the next prompt on.")
+        self._say(
+            f"Parameters of {whose}", f"{told}, from the next prompt on." if told else "Nothing was changed."
+        )
 
     # --- chats -------------------------------------------------------------------------------------
 

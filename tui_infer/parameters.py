@@ -88,6 +88,19 @@ def set_system(session: SessionState, text: str) -> bool:
     return bool(session.turns)
 
 
+def changes(before: Iterable[Sampling], after: Sampling) -> list[str]:
+    """What becomes another in any of them: ``temperature 0``, ``system prompt``."""
+    now = texts_of(after.params)
+    found: dict[str, str] = {}
+    system = sanitize(after.system).strip()
+    for sampling in before:
+        was = texts_of(sampling.params)
+        found |= {name: f"{name} {text}" for name, text in now.items() if was[name] != text}
+        if sampling.system != system:
+            found["system"] = "system prompt" if system else "no system prompt"
+    return [found[name] for name in (*now, "system") if name in found]
+
+
 def as_words(params: SamplingParams) -> list[str]:
     """Every parameter as ``/set`` takes it."""
     return [f"{name}={text}" for name, text in texts_of(params).items()]

@@ -200,6 +200,22 @@ async def test_the_form_shows_the_chat_and_enter_applies_what_was_typed() -> Non
         assert app.state.params.temperature == 0.7
 
 
+@pytest.mark.parametrize("keys", [["0"], ["tab", "up", "0"]])
+async def test_a_field_that_gets_the_focus_is_selected_and_what_changed_is_told(keys: list[str]) -> None:
+    async with running(ScriptedClient("ok"), size=(80, 24)) as (app, pilot):
+        form = await form_of(app, pilot)
+        await pilot.press(*keys)
+        assert form.query_one("#temperature", Input).value == "0"
+        await pilot.press("enter")
+        await wait_until(
+            lambda: "Parameters of chat A: temperature 0, from the next prompt on." in toasts(app)
+        )
+        assert app.state.current.params.temperature == 0
+        await form_of(app, pilot)
+        await pilot.press("enter")
+        await wait_until(lambda: "Parameters of chat A: Nothing was changed." in toasts(app))
+
+
 async def test_a_field_says_beside_it_what_the_engine_would_not_take() -> None:
     async with running(ScriptedClient("ok"), size=(80, 24)) as (app, pilot):
         form = await form_of(app, pilot)

@@ -104,6 +104,7 @@ class ParametersForm(ModalScreen[Chosen | None]):
         self._whose: tuple[Whose, ...] = get_args(Whose)
 
     def compose(self) -> ComposeResult:
+        texts = texts_of(self._before.params)
         with VerticalScroll(id="box", can_focus=False):
             title = one_line(f"Parameters of chat {self._letter}, “{self._title}”", 60)
             yield Static(title, id="title", markup=False)
@@ -114,7 +115,8 @@ class ParametersForm(ModalScreen[Chosen | None]):
             for name, label, _ in FIELDS:
                 with Horizontal():
                     yield Static(label, classes="label", markup=False)
-                    yield Input(id=name, max_length=40)
+                    # with its value at once: one given later would take away that all of it is selected
+                    yield Input(texts[name], id=name, max_length=40)
                     yield Static("", id=f"{name}-says", classes="says", markup=False)
             with Horizontal():
                 yield Static("Stop at", classes="label")
