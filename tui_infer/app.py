@@ -55,7 +55,7 @@ from tui_infer.widgets.inspector.panel import Panel
 QUIT_TWICE_S = 2.0
 INSPECTOR_PERIOD_S = 0.1
 GPU_PERIOD_S = 1.0
-LAYOUT_TITLE, LAYOUT_S = "Layout", 2.0
+FLASH_S = 2.0  # for toasts that follow each other quickly
 TYPED_S = 2.0  # for a prompt to take in what was typed before a key of the app
 
 
@@ -116,6 +116,8 @@ class TuiInferApp(App[int], inherit_bindings=False):
         self._record = record
         self.replay = ReplayControl(self, client) if isinstance(client, ReplayClient) else None
         self.archive = ChatArchive(self, store)
+        if not theme:
+            self.looks.recall()
 
     # --- themes ------------------------------------------------------------------------------------
 
@@ -127,10 +129,10 @@ class TuiInferApp(App[int], inherit_bindings=False):
         return [*super().get_line_filters(), *self.looks.filters]
 
     def action_use_theme(self, name: str) -> None:
-        self.theme = name
+        self.looks.use(name)
 
     def action_next_theme(self) -> None:
-        self.theme = self.looks.after(self.theme)
+        self.looks.use(self.looks.after(self.theme))
 
     # --- keys --------------------------------------------------------------------------------------
 
@@ -454,14 +456,14 @@ class TuiInferApp(App[int], inherit_bindings=False):
         name = {"1": "one pane", "2": "two panes", "4": "2×2 panes"}[self.state.layout.name]
         shown = len(self.main.visible_panes)
         missing = "" if shown == int(self.state.layout.name) else f" ({shown} shown)"
-        self._show_layout(f"{name}{missing}")
+        self.flash("Layout", f"{name}{missing}")
 
-    def _show_layout(self, text: str) -> None:
+    def flash(self, title: str, text: str) -> None:
         """A toast in place of the one before: going round quickly would pile them up."""
         for toast in list(self._notifications):
-            if toast.title == LAYOUT_TITLE:
+            if toast.title == title:
                 self._unnotify(toast)
-        self.notify(text, title=LAYOUT_TITLE, timeout=LAYOUT_S, markup=False)
+        self.notify(text, title=title, timeout=FLASH_S, markup=False)
 
     def action_toggle_zoom(self) -> None:
         self.state.toggle_zoom()

@@ -64,6 +64,20 @@ class Looks:
         names = self.names or [name]
         return names[(names.index(name) + 1) % len(names)] if name in names else names[0]
 
+    def use(self, name: str) -> None:
+        """A theme that the user chose; where chats are kept, later runs begin with it."""
+        app = self._app
+        app.theme, self._missed = name, ""
+        app.state.theme = (name, app.settings.theme)
+        app.state.announce("sessions")
+        app.flash("Theme", name if app.keeper is not None else f"{name}, for this run")
+
+    def recall(self) -> None:
+        """Take the theme that was chosen in a run before, unless the settings say another one since."""
+        name, said = self._app.state.theme
+        if name in self._themes and said == self._app.settings.theme:
+            self._app.theme, self._missed = name, ""
+
     # --- live --------------------------------------------------------------------------------------
 
     def watch(self) -> None:

@@ -50,6 +50,7 @@ class Workspace:
     recording: bool = False  # what happens is written to a file
     replay: str = ""  # where playback of a recording stands
     read_only: str = ""  # why prompts cannot be sent, where that is so
+    theme: tuple[str, str] = ("", "")  # chosen in the app, and what the settings said then
     to_all: bool = False  # what is sent goes to all chats that are shown
     _subscribers: dict[str, list[Subscriber]] = field(default_factory=dict)
     _created: int = 0

@@ -9,6 +9,7 @@ from textual.color import Color
 
 from tests.app.driving import running, screen_text
 from tests.app.scripted import ScriptedClient
+from tests.app.stored import opened, running_kept
 from tests.waiting import wait_until
 from tui_infer.app import TuiInferApp
 from tui_infer.config import Settings
@@ -154,3 +155,34 @@ async def test_looking_at_the_folders_costs_next_to_nothing_and_ends_with_the_ap
 
 async def test_a_folder_that_is_not_there_or_not_readable_is_no_problem(tmp_path: Path) -> None:
     assert signature([tmp_path / "none"]) == frozenset()
+
+
+async def test_a_theme_that_was_chosen_is_used_again_until_the_settings_say_another(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    store.mkdir()
+    async with running_kept(ScriptedClient("x"), store, settings=Settings(theme="light")) as (app, pilot):
+        assert app.theme == "light"
+        await pilot.press("ctrl+t")
+        chosen = app.theme
+        assert chosen != "light"
+        await wait_until(
+            lambda: ("Theme", chosen) in {(one.title, one.message) for one in app._notifications}
+        )
+    async with running_kept(ScriptedClient("x"), store, settings=Settings(theme="light")) as (app, _):
+        assert app.theme == chosen
+    named = TuiInferApp(
+        ScriptedClient("x"), theme="light", settings=Settings(theme="light"), store=opened(store)
+    )
+    assert named.theme == "light"
+    assert named.archive.finish() == ""
+    async with running_kept(ScriptedClient("x"), store, settings=Settings(theme="light")) as (app, _):
+        assert app.theme == chosen  # what was named for one run is not kept
+    async with running_kept(ScriptedClient("x"), store, settings=Settings(theme="paper")) as (app, _):
+        assert app.theme == "paper"
+
+
+async def test_a_theme_chosen_where_nothing_is_kept_is_said_to_be_for_this_run() -> None:
+    async with running(ScriptedClient("x")) as (app, _):
+        await app.run_action("use_theme('paper')")
+        assert app.theme == "paper"
+        await wait_until(lambda: "paper, for this run" in {toast.message for toast in app._notifications})

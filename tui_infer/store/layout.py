@@ -22,6 +22,7 @@ def layout_text(space: Workspace, inspector: str, defaults: tuple[str, str]) -> 
             "zoomed": space.layout.zoomed,
             "slots": [keys[slot] for slot in space.layout.slots if slot in keys],
             "inspector": inspector,
+            "theme": space.theme,
             "defaults": defaults,
             "panels": {
                 "order": panels.order,
@@ -59,6 +60,8 @@ def apply_layout(space: Workspace, text: str, defaults: tuple[str, str]) -> str:
     if (focused := ids.get(str(values.get("focused")))) is not None:
         space.focus(focused)
     layout.zoomed = values.get("zoomed") is True
+    if len(theme := _strings(values.get("theme"))) == 2:
+        space.theme = (theme[0], theme[1])
     panels = values.get("panels")
     if isinstance(panels, dict):
         _arrange(space, panels)
