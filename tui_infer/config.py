@@ -21,11 +21,13 @@ from pydantic import (
 from engine.config import EngineConfig
 from engine.errors import EngineError
 from engine.request import SamplingParams
+from tui_infer.sanitize import one_line
 
 Layout = Literal["auto", "1", "2", "4"]
 InspectorMode = Literal["auto", "side", "full", "hidden"]
 
 SAMPLING = SamplingParams.__struct_fields__
+PRESET_LENGTH = 40
 
 # TOML has arrays only; ``()`` is what an engine's list is.
 _tuple = BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)
@@ -164,6 +166,17 @@ class Settings(_Sampled):
     engine: EngineTable = Field(default_factory=EngineTable)  # type: ignore[valid-type]
     keys: dict[str, str] = Field(default_factory=dict)
     presets: dict[str, Preset] = Field(default_factory=dict)
+
+    @field_validator("presets")
+    @classmethod
+    def _with_names_that_can_be_typed(cls, presets: dict[str, Preset]) -> dict[str, Preset]:
+        for name in presets:
+            if not name or one_line(name, PRESET_LENGTH) != name:
+                raise ValueError(
+                    f"{one_line(name, 60)!r} is no name for a preset; it must be 1 to {PRESET_LENGTH} "
+                    "characters, none of them a control, with single blanks"
+                )
+        return presets
 
     @property
     def params(self) -> SamplingParams:

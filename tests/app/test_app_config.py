@@ -82,6 +82,9 @@ def test_a_preset_has_sampling_parameters_and_a_system_prompt(tmp_path: Path) ->
         ("[engine]\nattention = 'fast'", "engine.attention", "'auto'"),
         ("[presets.a]\ntemperature = -1", "presets.a.temperature", "from 0 to 100"),
         ("presets.a = 3", "presets.a", "must be a table"),
+        ('[presets."[/red]\\u001b"]', "presets", "'[/red]␛' is no name"),
+        ('[presets." a"]', "presets", "is no name"),
+        ('[presets.""]', "presets", "is no name"),
         ("[keys]\nnew = 3", "keys.new", "valid string"),
     ],
 )
