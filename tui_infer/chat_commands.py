@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from tui_infer.commands import Command
+from tui_infer.locations import config_file
 from tui_infer.pane_layout import LAYOUTS
 from tui_infer.parameters import changes, sampling_of, set_system, take, take_as_usual, texts_of, usual
 from tui_infer.presets import Sampling, over, words_of
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from tui_infer.app import TuiInferApp
 
 NONE = ("none", "off")
+_SETTINGS = "app.chat_command('settings', '')"
 AGAIN = "The conversation is read again with it at the next prompt"
 
 
@@ -226,6 +228,20 @@ class ChatCommands:
         )
         return ""
 
+    def settings(self, words: Sequence[str]) -> str:
+        """Where the settings are, keys among them, and what prints them."""
+        more = (
+            "[keys] in it binds keys by id."
+            if config_file().is_file()
+            else "tui-infer config --init writes it."
+        )
+        self._say(
+            "Settings",
+            f"{config_file()}, read at the start. {more} tui-infer config prints what holds, "
+            "tui-infer config --keys the ids of keys.",
+        )
+        return ""
+
     def quit(self, words: Sequence[str]) -> str:
         """``/quit``."""
         if words:
@@ -243,12 +259,18 @@ class ChatCommands:
         yield Command("Clear this chat", "/clear", "app.chat_command('clear', '')")
         yield Command("System prompt: show", "/system TEXT sets it", "app.chat_command('system', '')")
         yield Command("Parameters: list", "/set NAME VALUE changes them", "app.chat_command('set', '')")
+        yield Command("Settings: where the config file is", "tui-infer config", _SETTINGS)
+        yield Command("Settings: rebind keys, in the config file", "tui-infer config --keys", _SETTINGS)
         yield Command("How to measure this machine", "/bench", "app.chat_command('bench', '')")
 
     def do(self, name: str, word: str) -> None:
         """An entry of the palette."""
-        run = {"preset": self.preset, "clear": self.clear, "system": self.system, "set": self.set}.get(
-            name, self.bench
-        )
+        run = {
+            "preset": self.preset,
+            "clear": self.clear,
+            "system": self.system,
+            "set": self.set,
+            "settings": self.settings,
+        }.get(name, self.bench)
         if problem := run([word] if word else []):
             self._app.state.notice(f"/{name} not done", problem, "warning")

@@ -37,7 +37,7 @@ _TITLES = {
     "previous": "Previous chat",
     "rename": "Rename chat",
     "search": "Search earlier prompts",
-    "parameters": "Parameters of this chat",
+    "parameters": "Parameters: temperature, top-p, seed, max tokens, stop, system prompt",
     "chats": "All chats, search",
     "close": "Close chat, archive it",
     "all": "Send to all shown chats: on or off",

@@ -9,6 +9,13 @@ from tui_infer.keys import PAST_HELP, PROMPT_KEYS
 
 GROUPS = ("Chats", "Engine", "View", "App")
 PROMPT, PAST, PANELS, COMMANDS, MARKS = "Prompt", "Looking back", "Panels", "Commands", "Marks"
+SETTINGS = "Settings"
+SETTINGS_ROWS = (
+    ("tui-infer config", "what holds, and the file of the settings"),
+    ("  --init", "write the config file to start with"),
+    ("  --keys", "ids of keys; [keys] in the file rebinds them"),
+    ("tui-infer paths", "the folders: settings, themes, chats"),
+)
 
 Row = tuple[str, str]
 
@@ -39,6 +46,7 @@ def sections(
         *(Section(title, tuple(rows)) for title, rows in inner.items()),
         *panels,
         Section(COMMANDS, tuple(commands)),
+        Section(SETTINGS, SETTINGS_ROWS),
         Section(MARKS, tuple(marks)),
     ]
 
@@ -69,6 +77,7 @@ def topic_of(words: str, titles: Sequence[str], commands: Iterable[str]) -> tupl
     word = words.strip().lower()
     by_name = {title.lower(): title for title in titles}
     by_name |= {"keys": GROUPS[0], "inspector": PANELS, "past": PAST}
+    by_name |= {name: SETTINGS for name in ("config", "rebind", "file", "folders")}
     if word in by_name:
         return by_name[word], "", ""
     starts = [title for name, title in by_name.items() if name.startswith(word)]

@@ -28,7 +28,7 @@ KEYS = [
     *[Key(f"chat-{n}", f"alt+{n}", f"app.chat_number({n})", f"chat {n}", "") for n in range(1, 10)],
     Key("rename", "alt+r", "app.rename_chat", "rename the chat", "Chats"),
     Key("search", "ctrl+r", "app.search_prompts", "search earlier prompts", "Chats"),
-    Key("parameters", "alt+p", "app.parameters", "parameters and system prompt", "Chats"),
+    Key("parameters", "alt+p", "app.parameters", "temperature, seed, all parameters; system prompt", "Chats"),
     Key("chats", "ctrl+f", "app.list_chats", "all chats, search in them", "Chats"),
     Key("close", "ctrl+g", "app.close_chat", "close the chat, archive it", "Chats"),
     Key("all", "alt+a", "app.several('all')", "send to all shown chats, or to one", "Chats"),

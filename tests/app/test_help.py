@@ -1,6 +1,9 @@
 """The help: where the focus is comes first, all of it can be searched, and it knows topics."""
 
+from pathlib import Path
+
 import pytest
+from textual.command import CommandPalette
 from textual.widgets import Static
 
 from tests.app.driving import ask, pane_of, running, screen_text, settled
@@ -10,6 +13,7 @@ from tui_infer.app import TuiInferApp
 from tui_infer.config import Settings
 from tui_infer.help_topics import matching, topic_of
 from tui_infer.keymap import KeyNames, contexts
+from tui_infer.screens.chats import ARCHIVED, ELSEWHERE
 from tui_infer.screens.help import HelpScreen, all_sections
 from tui_infer.slash import COMMANDS
 
@@ -117,3 +121,46 @@ async def test_help_on_a_topic_begins_with_it_and_an_unknown_one_keeps_the_promp
         await wait_until(lambda: isinstance(app.screen, HelpScreen))
         await pilot.pause()
         assert first_title(app) == "Engine"
+
+
+@pytest.mark.parametrize(
+    ("words", "key"), [("temp", "Alt+p"), ("seed", "Alt+p"), ("rebind", "  --keys"), ("config", "  --init")]
+)
+def test_words_that_people_look_for_find_the_key(words: str, key: str) -> None:
+    assert key in [found for section in matching(ALL, words) for found, _ in section.rows]
+
+
+@pytest.mark.parametrize(
+    ("topic", "title"), [("keys", "Chats"), ("config", "Settings"), ("rebind", "Settings")]
+)
+def test_keys_and_config_are_topics(topic: str, title: str) -> None:
+    assert topic_of(topic, [section.title for section in ALL], COMMANDS) == (title, "", "")
+
+
+def test_every_mark_that_chats_have_is_in_the_help() -> None:
+    marks = next(section for section in ALL if section.title == "Marks")
+    assert {"○", "◌", "◐", "●", "■", "✗", "*", "⇉", "⚙", "✎", "↳", ARCHIVED, ELSEWHERE} <= {
+        mark for mark, _ in marks.rows
+    }
+
+
+@pytest.mark.parametrize("words", ["temperature", "seed", "rebind keys", "config file"])
+async def test_the_palette_finds_parameters_and_settings_by_the_words_people_use(words: str) -> None:
+    async with running(ScriptedClient("x")) as (app, pilot):
+        await pilot.press("ctrl+p")
+        await wait_until(lambda: isinstance(app.screen, CommandPalette))
+        await pilot.press(*("space" if letter == " " else letter for letter in words))
+        title = "Parameters: " if words in ("temperature", "seed") else "Settings: "
+        await wait_until(lambda: title in screen_text(app))
+
+
+async def test_the_palette_tells_where_the_settings_are(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TUI_INFER_CONFIG_DIR", str(tmp_path))
+    async with running(ScriptedClient("x")) as (app, _):
+        await app.run_action("app.chat_command('settings', '')")
+        await wait_until(lambda: app._notifications)
+        (toast,) = app._notifications
+        assert str(tmp_path / "config.toml") in toast.message
+        assert "tui-infer config --init writes it" in toast.message

@@ -148,9 +148,9 @@ def test_the_keyboard_escape_sequences_of_a_terminal_reach_their_actions(start: 
     terminal = start()
     terminal.wait_for("Ask something", 30)
     terminal.send("\x1bOP")  # F1
-    terminal.wait_for("Esc closes")
+    terminal.wait_for("Esc back")
     terminal.send("\x1b")
-    terminal.wait_for(lambda text: "Ask something" in text and "Esc closes" not in text)
+    terminal.wait_for(lambda text: "Ask something" in text and "Esc back" not in text)
     terminal.send("a\nb")  # ctrl+j is a line feed
     terminal.wait_for(lambda text: re.search(r"▌ a +│.*\n│▌ b +│", text) is not None)
 

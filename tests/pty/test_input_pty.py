@@ -22,7 +22,7 @@ def test_a_paste_with_escapes_and_controls_presses_no_key(start: START) -> None:
     assert "2 ○ B" not in screen, "a chat was opened"
     assert "waiting" not in screen, "a line was sent"
     assert "again to quit" not in screen
-    assert "Esc closes" not in screen, "the help was opened"
+    assert "Esc back" not in screen, "the help was opened"
     assert OSC_52.encode() not in terminal.output, "the clipboard was written"
 
 

@@ -31,6 +31,15 @@ MARK_WORDS = {
     "cancelled": "stopped",
     "error": "failed",
 }
+OTHER_MARKS = (
+    ("*", "something new to read"),
+    ("⇉", "gets what you send, as all shown chats do"),
+    ("⚙", "parameters that are not the usual ones"),
+    ("✎", "an earlier prompt is edited"),
+    ("↳", "a branch of the chat of that title"),
+    ("▫", "in the list of chats: archived"),
+    ("⧉", "in the list of chats: open in another tui-infer"),
+)
 MOST_WORDS = 40  # characters that are looked for
 
 
@@ -44,7 +53,7 @@ def all_sections(names: KeyNames) -> list[Section]:
     ]
     commands = [(f"/{name}", command.description) for name, command in COMMANDS.items()]
     marks = [(mark, MARK_WORDS[name]) for name, (mark, _) in MARKS.items()]
-    return sections(names, panels, commands, [*marks, ("*", "something new to read")])
+    return sections(names, panels, commands, [*marks, *OTHER_MARKS])
 
 
 def titles_here(screen: Screen) -> list[str]:
@@ -128,9 +137,7 @@ class HelpScreen(ModalScreen[None]):
         self.query_one("#left", Static).update(self._table(left) if found else Text("Nothing is like this."))
         self.query_one("#right", Static).update(self._table(right))
         box = self.query_one("#help")
-        ways = (
-            f"{self._words}▏ · Esc shows all" if self._words else "type to search · ↑ ↓ scroll · Esc closes"
-        )
+        ways = f"{self._words}▏ · Esc shows all" if self._words else "type to search · ↑ ↓ scroll · Esc back"
         box.border_subtitle = Text(ways)
 
     def _table(self, shown: list[Section]) -> Table:

@@ -20,7 +20,7 @@ from tui_infer.widgets.chat.choices import Choices, Row
 if TYPE_CHECKING:
     from tui_infer.widgets.chat.prompt import Prompt
 
-KEYS = "Tab takes it · ↑ ↓ choose · Esc closes"
+KEYS = "Tab takes it · ↑ ↓ choose · Esc back"
 SEARCH_KEYS = "↑ or {key} older · Enter takes it · Esc back"
 NOTHING = "no earlier prompt fits"
 LONGEST_LINE = 4000  # characters; nobody types a longer one by hand
