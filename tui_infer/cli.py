@@ -1,6 +1,7 @@
 """The command line. Imports neither torch nor textual until a command needs them."""
 
 import contextlib
+import errno
 import os
 import sys
 import traceback
@@ -26,6 +27,7 @@ EXIT_CRASH, EXIT_USAGE, EXIT_INTERRUPTED, EXIT_PIPE = 1, 2, 130, 141
 EXIT_S = 3.0  # for threads and locks that would keep a finished app from ending
 
 COMPLETION = "_TUI_INFER_COMPLETE"  # click's name for it
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # of a disk, for output or a file
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
@@ -162,11 +164,15 @@ cli.add_command(serve_tab)
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Entry point: exit 0 when done, 2 for what the user can put right, 1 for a crash, 130 for Ctrl-C."""
     limit_spinning(os.environ)  # what computes in this process loads torch later
+    _open_missing_streams()
     try:
         code = _run(arguments)
         sys.stdout.flush()
     except BrokenPipeError:
         code = EXIT_PIPE
+        _forget_stdout()
+    except OSError as error:  # of the last flush
+        code = _complain(f"stdout cannot be written: {error.strerror}.", EXIT_CRASH)
         _forget_stdout()
     sys.exit(code)
 
@@ -196,6 +202,9 @@ def _run(arguments: Sequence[str] | None) -> int:
     except BrokenPipeError:
         raise
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in NO_ROOM:
+            _forget_stdout()  # the rest of it would fail again at the end
+            return _complain(f"The output cannot be written: {error.strerror}.", EXIT_CRASH)
         return _complain(f"{type(error).__name__}: {error}{_keep_traceback()}", EXIT_CRASH)
 
 
@@ -233,6 +242,17 @@ def _keep_traceback() -> str:
     except (OSError, ConfigError) as error:
         return f" The traceback is not kept: {error}"
     return f" The traceback is in {path}"
+
+
+def _open_missing_streams() -> None:
+    """Standard streams that the caller closed lead nowhere, instead of to whatever is opened next."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            nothing = os.open(os.devnull, os.O_RDWR)
+            if nothing != number:
+                os.dup2(nothing, number)
+                os.close(nothing)
+            setattr(sys, name, open(number, "w" if number else "r", encoding="utf-8", closefd=False))  # noqa: SIM115
 
 
 def _forget_stdout() -> None:

@@ -364,3 +364,37 @@ def test_the_doctor_is_of_use_where_torch_is_broken(tmp_path):
 def test_the_doctor_names_what_is_wrong_with_the_terminal(env, words):
     run = call("doctor", env=env)
     assert words in run.stdout.partition("to put right")[2]
+
+
+# --- streams ---------------------------------------------------------------------------------------
+
+
+def through_a_shell(line, env=None):
+    """The command with streams that only a shell makes."""
+    return subprocess.run(
+        ["sh", "-c", f'"$0" -m tui_infer {line}', sys.executable],
+        capture_output=True, text=True, cwd=REPOSITORY, timeout=60, env={**os.environ, **(env or {})},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_are_no_crash(closed, tmp_path):
+    run = through_a_shell(f"paths {closed}", {"TUI_INFER_LOG_DIR": str(tmp_path)})
+    assert (run.returncode, run.stderr) == (0, "")
+    assert ("config.toml" in run.stdout) == (">&- " not in f"{closed} ".replace("2>&-", ""))
+    assert not list(tmp_path.glob("crash-*"))
+
+
+def test_a_closed_stderr_keeps_complaints_out_of_the_output():
+    run = through_a_shell("nonsense 2>&-")
+    assert (run.returncode, run.stdout) == (2, "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+@pytest.mark.parametrize("command", ["paths", "--version", "config"])
+def test_a_full_disk_behind_stdout_is_told_in_one_line(command, tmp_path):
+    run = through_a_shell(f"{command} >/dev/full", {"TUI_INFER_LOG_DIR": str(tmp_path)})
+    assert run.returncode == 1
+    assert run.stderr.endswith("cannot be written: No space left on device.\n")
+    assert run.stderr.count("\n") == 1
+    assert not list(tmp_path.glob("crash-*"))
