@@ -89,6 +89,13 @@ async def test_what_the_model_writes_reaches_no_terminal_as_an_escape() -> None:
     assert out == "you: go\nai: a␛[2Jb\ufffdc\n"
 
 
+async def test_what_a_pipe_brings_is_echoed_without_its_escapes() -> None:
+    code, out, _ = await piped(ScriptedClient("yes"), "\x1b[31mred\x9b\0\n/\x1b]0;x\x07\n/theme\x1b\n")
+    assert code == 0
+    assert "you: ␛[31mred" in out
+    assert not {character for character in out if character < " " and character != "\n"} | ({"\x9b"} & set(out))
+
+
 async def test_an_answer_comes_by_pieces_or_by_whole_lines() -> None:
     for whole_lines in (False, True):
         client = ScriptedClient("one two\nthree", rate=0.001)

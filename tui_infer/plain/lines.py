@@ -6,12 +6,14 @@ import contextlib
 import os
 import threading
 
+from tui_infer.sanitize import sanitize
+
 MARK = '"""'
 RECEIVE_BYTES = 1 << 16
 
 
 class Lines:
-    """The lines of a file descriptor, read ahead on a thread; None behind the last one.
+    """The lines of a file descriptor, sanitized, read ahead on a thread; None behind the last one.
 
     The descriptor is read without Python's own buffer, whose lock would keep a process from ending while
     the thread waits.
@@ -46,7 +48,7 @@ class Lines:
             if not data and held:
                 lines.append(held)
             for line in lines:
-                self._tell(line.removesuffix("\r"))
+                self._tell(sanitize(line.removesuffix("\r")))
             if not data:
                 self._tell(None)
                 return
