@@ -36,6 +36,7 @@ from tui_infer.recording.commands import export
 from tui_infer.recording.control import RecordControl
 from tui_infer.recording.playback import ReplayControl
 from tui_infer.recording.writer import RecordingWriter
+from tui_infer.sanitize import sanitize_paste
 from tui_infer.screens.ask import Ask, Rename
 from tui_infer.screens.help import HelpScreen, all_sections, titles_here
 from tui_infer.screens.main import MainScreen
@@ -54,6 +55,8 @@ from tui_infer.widgets.inspector.panel import Panel
 
 QUIT_TWICE_S = 2.0
 INSPECTOR_PERIOD_S = 0.1
+SHARED_PERIOD_S = 0.2  # of the same, while the engine computes on the cores that drawing takes
+STREAMING = {"steps", "turns"}  # what changes by itself, many times a second
 GPU_PERIOD_S = 1.0
 FLASH_S = 2.0  # for toasts that follow each other quickly
 TYPED_S = 2.0  # for a prompt to take in what was typed before a key of the app
@@ -104,6 +107,7 @@ class TuiInferApp(App[int], inherit_bindings=False):
         self.drafts = Drafts(self)
         self._dirty: set[tuple[str, str]] = set()
         self._inspector_due = False
+        self._inspector_awaited = False  # by somebody who did something
         self._inspector_shown_s = 0.0
         self._frame_timer: Timer | None = None
         self._gpu_timer: Timer | None = None
@@ -137,6 +141,8 @@ class TuiInferApp(App[int], inherit_bindings=False):
     # --- keys --------------------------------------------------------------------------------------
 
     async def on_event(self, event: events.Event) -> None:
+        if isinstance(event, events.Paste):  # here, for every field of every screen
+            event.text = sanitize_paste(event.text)
         if self.replay is not None:
             if isinstance(event, events.Key) and event.character in ("+", "-") and not event.is_forwarded:
                 await self._taken_in()  # in "/seek -50" the minus is the prompt's
@@ -234,12 +240,21 @@ class TuiInferApp(App[int], inherit_bindings=False):
             if not self.several.follow(dirty):
                 self.main.refresh_state(dirty)
                 self._inspector_due = True
-        if self._inspector_due and monotonic() - self._inspector_shown_s >= INSPECTOR_PERIOD_S:
-            self._inspector_due = False
+                self._inspector_awaited = self._inspector_awaited or not topics <= STREAMING
+        if self._inspector_due and monotonic() - self._inspector_shown_s >= self._inspector_period:
+            self._inspector_due = self._inspector_awaited = False
             self._inspector_shown_s = monotonic()
             self.main.show_inspector(self.gpu_reading)
         if not dirty and not self._inspector_due and self._frame_timer is not None:
             self._frame_timer.pause()
+
+    @property
+    def _inspector_period(self) -> float:
+        """Seconds between two draws of the inspector."""
+        status = self.state.status
+        shared = status is not None and status.device == "cpu" and self.replay is None
+        streams = not (self._inspector_awaited or self.state.paused or self.state.moment is not None)
+        return SHARED_PERIOD_S if shared and streams else INSPECTOR_PERIOD_S
 
     def _show_notices(self) -> None:
         notices, self.state.notices = self.state.notices, []

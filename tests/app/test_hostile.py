@@ -6,6 +6,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from textual import events
+from textual.widget import Widget
+from textual.widgets import Input, TextArea
 
 from engine.errors import EngineError, ModelError
 from engine.models.source import resolve
@@ -17,6 +20,7 @@ from tests.waiting import wait_until
 from tui_infer.chat_files import FORMAT, VERSION
 from tui_infer.chat_transfer import read_chats
 from tui_infer.model_catalog import facts_of
+from tui_infer.sanitize import sanitize
 from tui_infer.set_params import changed
 from tui_infer.store import chat_write, keeper
 
@@ -122,6 +126,22 @@ async def test_a_chat_that_cannot_be_written_keeps_no_other_from_being_saved(tmp
         await wait_until(lambda: ("the other",) in rows(tmp_path, "SELECT text FROM turns"))
         assert "Chats are not saved" in [toast.title for toast in app._notifications]
         broken.turns[-1].token_ids = [2]
+
+
+@pytest.mark.parametrize("opening", ["alt+r", "ctrl+f", "alt+p", "alt+c"])
+async def test_a_paste_brings_no_escape_into_any_field(opening: str) -> None:
+    async with running(ScriptedClient("x")) as (app, pilot):
+        await pilot.press(opening)
+        await wait_until(lambda: app.screen is not app.main and isinstance(app.focused, Input | TextArea))
+        app.post_message(events.Paste("a\x1b[31m\x9b\ud800\u202eb"))
+        await wait_until(lambda: "b" in shown(app.focused))
+        assert sanitize(shown(app.focused)) == shown(app.focused)
+        assert "a␛[31m" in shown(app.focused)
+
+
+def shown(field: Widget | None) -> str:
+    """What a field has."""
+    return field.value if isinstance(field, Input) else field.text if isinstance(field, TextArea) else ""
 
 
 # --- names -----------------------------------------------------------------------------------------
