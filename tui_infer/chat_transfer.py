@@ -4,13 +4,14 @@ Files are read and written on a thread. Methods return why they cannot, or an em
 do; what happens later is a notice.
 """
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from time import strftime
 from typing import TYPE_CHECKING
 
 from engine.errors import EngineError
-from engine.paths import user_path
+from engine.paths import kind_of, user_path
 from tui_infer.chat_files import MOST_BYTES, NotImported, chats_of, record_of
 from tui_infer.chat_markdown import FORMS
 from tui_infer.commands import Command
@@ -118,6 +119,8 @@ def read_chats(path: Path) -> list[SessionState]:
     Raises:
         NotImported: the file cannot be read, is too large, or holds no chats.
     """
+    if os.path.exists(path) and not kind_of(path):  # a pipe would wait for its writer
+        raise NotImported("It is no ordinary file.")
     try:
         with path.open("rb") as file:
             return chats_of(file.read(MOST_BYTES + 1))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from engine.errors import EngineError
+from engine.paths import kind_of
 from engine.records import StepRecord
 from tui_infer.history import step_batch
 
@@ -171,6 +172,8 @@ def write_text(path: Path, text: str) -> None:
     Raises:
         ExportError: naming the reason.
     """
+    if os.path.exists(path) and kind_of(path) == "":  # a pipe would wait for its reader
+        raise ExportError(f"{path} is no ordinary file.", "Give another name.")
     try:
         path.write_text(text, "utf-8", errors="replace")
     except (OSError, ValueError) as error:

@@ -1,6 +1,7 @@
 """What comes from outside and cannot be right: imported numbers, names, disks that fail for a while."""
 
 import json
+import os
 import sqlite3
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from tests.app.stored import rows, running_kept
 from tests.waiting import wait_until
 from tui_infer.chat_files import FORMAT, VERSION
 from tui_infer.chat_transfer import read_chats
+from tui_infer.export import write_steps
 from tui_infer.model_catalog import facts_of
 from tui_infer.sanitize import sanitize
 from tui_infer.set_params import changed
@@ -155,6 +157,15 @@ def test_a_name_that_no_model_can_have_is_refused_in_words(
     assert facts_of(name) is None
     with pytest.raises(ModelError, match=r"neither a known name|no file or folder"):
         resolve(name)
+
+
+def test_a_pipe_in_place_of_a_file_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    for suffix in ("json", "csv"):
+        os.mkfifo(tmp_path / f"pipe.{suffix}")
+    with pytest.raises(EngineError, match="no ordinary file"):
+        read_chats(tmp_path / "pipe.json")
+    with pytest.raises(EngineError, match="no ordinary file"):
+        write_steps([], tmp_path / "pipe.csv")
 
 
 async def test_the_app_goes_on_behind_a_model_whose_name_is_too_long_for_a_file() -> None:
