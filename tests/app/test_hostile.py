@@ -1,8 +1,10 @@
 """What comes from outside and cannot be right: imported numbers, names, disks that fail for a while."""
 
+import asyncio
 import json
 import os
 import sqlite3
+import threading
 from pathlib import Path
 
 import msgspec
@@ -16,7 +18,7 @@ from engine.models.source import resolve
 from engine.request import SamplingParams
 from tests.app.driving import ask, running, settled
 from tests.app.scripted import ScriptedClient
-from tests.app.stored import rows, running_kept
+from tests.app.stored import opened, rows, running_kept
 from tests.waiting import wait_until
 from tui_infer.chat_files import FORMAT, VERSION
 from tui_infer.chat_transfer import read_chats
@@ -176,6 +178,20 @@ async def test_the_app_goes_on_behind_a_model_whose_name_is_too_long_for_a_file(
         await ask(app, pilot, "hello")
         await settled(app)
         assert app.state.current.turns[-1].text == "an answer"
+
+
+async def test_what_is_written_is_written_although_nobody_waits_for_it_any_more(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    go_on = threading.Event()
+    slow = store._submit(lambda _: go_on.wait(10))
+    impatient = asyncio.create_task(asyncio.wait_for(asyncio.wrap_future(store.add_prompts(["one"])), 0.01))
+    with pytest.raises(TimeoutError):
+        await impatient
+    go_on.set()
+    await asyncio.wrap_future(slow)
+    await asyncio.wait_for(asyncio.wrap_future(store.add_prompts(["two"])), 10)
+    assert rows(tmp_path, "SELECT text FROM prompts") == [("one",), ("two",)]
+    assert store.close()
 
 
 async def test_a_database_that_is_deleted_while_the_app_runs_is_told_and_never_passed_over(

@@ -32,8 +32,11 @@ class Writer:
         self._thread.start()
 
     def submit(self, job: Job[T]) -> "Future[T]":
-        """Queue a job; the future's callbacks are called on the writer's thread."""
+        """Queue a job; the future's callbacks are called on the writer's thread. It cannot be cancelled: a
+        job is done although nobody waits for it any more.
+        """
         future: Future[T] = Future()
+        future.set_running_or_notify_cancel()
         if self._closed:
             future.set_exception(StoreError("The store is closed."))
         else:
