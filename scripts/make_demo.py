@@ -74,8 +74,8 @@ class Scene:
     chats: tuple[tuple[float, int], ...] = ((0.0, 1), (0.05, 1), (0.1, 2), (0.16, 4))
     fills: tuple[float, ...] = (0.26,)  # as many answers at once as there are prompts
     follow_ups: tuple[float, ...] = (0.55, 0.65, 0.75, 0.85)
-    switches: tuple[float, ...] = (0.13, 0.2, 0.4, 0.5)
-    dumps: tuple[float, ...] = (0.08, 0.17, 0.3, 0.45, 0.95)
+    switches: tuple[float, ...] = (0.13, 0.2, 0.56, 0.64)
+    dumps: tuple[float, ...] = (0.08, 0.17, 0.3, 0.6, 0.95)
 
     def plan(self) -> list[tuple[int, str, int]]:
         """(step, what, how many), in order."""
