@@ -77,11 +77,11 @@ def main(chats: int, rate: float, seconds: float) -> None:
     print(json.dumps(asyncio.run(measure(chats, rate, seconds))))
 
 
-def test_four_panes_at_60_tokens_a_second_keep_the_loop_smooth_and_under_one_core() -> None:
+def test_four_panes_at_60_tokens_a_second_keep_the_loop_smooth_and_leave_two_thirds_of_a_core() -> None:
     result = in_a_child(chats=4, rate=60.0, seconds=8.0)
     assert result["active"] == 4, "the streams ended before the measurement did"
     assert result["busy_p99_ms"] < 80
-    assert result["cpu"] < 1.0
+    assert result["cpu"] < 0.33  # with the panels beside them; 0.11 as measured
 
 
 def test_an_idle_app_costs_under_two_percent_of_a_core() -> None:
