@@ -10,8 +10,11 @@ import msgspec
 
 from engine.errors import RequestError
 from engine.request import SamplingParams
+from tui_infer.parameters import set_system
 from tui_infer.sanitize import one_line, sanitize
 from tui_infer.session import SessionState, Turn
+from tui_infer.state import AppState
+from tui_infer.turns import branch, why_not
 from tui_infer.word_diff import Difference, difference
 from tui_infer.workspace import TITLE_LENGTH, Workspace
 
@@ -19,11 +22,11 @@ Number = TypeVar("Number", int, float)
 
 LEAST, MOST = 2, 8  # columns
 TEMPERATURES = (0.0, 0.7, 1.2)  # where nothing is said
-FORMS = 'It takes: temperature=0,0.7 seed=1,2 system="a"|"b" n=2…8 and then the prompt.'
-WAITS = "waits for the shared prompt"
+CHAT = "chat"  # what the columns can go on with
+FORMS = 'It takes: temperature=0,0.7 seed=1,2 system="a"|"b" n=2…8 with=chat and then the prompt.'
 
 _OPTION = re.compile(
-    r'(temperature|temp|seed|system|n)=((?:"[^"]*"|[^\s"|]+)(?:\|(?:"[^"]*"|[^\s"|]+))*|)(?=\s|$)',
+    r'(temperature|temp|seed|system|n|with)=((?:"[^"]*"|[^\s"|]+)(?:\|(?:"[^"]*"|[^\s"|]+))*|)(?=\s|$)',
     re.IGNORECASE,
 )
 
@@ -39,21 +42,27 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A prompt and the columns that it is to run in. ``typed`` is the prompt without the files it names."""
+    """A prompt and the columns that it is to run in. ``typed`` is the prompt without the files it names. With
+    ``with_chat`` each column goes on with what was said in a chat.
+    """
 
     prompt: str
     variants: tuple[Variant, ...]
     typed: str
+    with_chat: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """What was typed, each a list by commas, systems by ``|``; empty where nothing was said."""
+    """What was typed, each a list by commas, systems by ``|``; empty where nothing was said. ``origin`` is
+    what the columns go on with.
+    """
 
     temperatures: str = ""
     seeds: str = ""
     systems: tuple[str, ...] = ()
     count: str = ""
+    origin: str = ""
 
 
 def read_plan(said: str, params: SamplingParams, system: str) -> Plan | str:
@@ -71,6 +80,7 @@ def read_plan(said: str, params: SamplingParams, system: str) -> Plan | str:
             seeds=wishes.get("seed", ""),
             systems=tuple(systems_of(wishes["system"])) if "system" in wishes else (),
             count=wishes.get("n", ""),
+            origin=wishes.get("with", ""),
         ),
         params,
         system,
@@ -94,6 +104,10 @@ def make_plan(prompt: str, wishes: Wishes, params: SamplingParams, system: str) 
         counts = _numbers("n", wishes.count, int)
     except ValueError as error:
         return f"{error} {FORMS}"
+    if wishes.origin.lower() not in ("", CHAT):
+        return (
+            f"with={one_line(wishes.origin, 20)} is nothing to go on with; with=chat is what was said here."
+        )
     if len(counts) > 1 or (counts and not LEAST <= counts[0] <= MOST):
         return f"n={wishes.count} is no number of columns; it must be from {LEAST} to {MOST}."
     if not (temperatures or seeds or wishes.systems or counts):
@@ -119,7 +133,7 @@ def make_plan(prompt: str, wishes: Wishes, params: SamplingParams, system: str) 
         )
     except RequestError as error:
         return f"{error}"
-    return Plan(prompt, variants, prompt)
+    return Plan(prompt, variants, prompt, bool(wishes.origin))
 
 
 def _variant(
@@ -156,11 +170,14 @@ class Comparison:
     """Chats that answer one prompt. The first with a system prompt goes ahead; the others with the same one
     follow when its prompt was computed, so that they find its blocks in the cache.
 
-    ``found`` are the differences from the first column as far as they were computed, by session.
+    ``begun`` are the turns that a column had before; ``found`` the differences from the first column as far
+    as they were computed; both by session.
     """
 
     prompt: str
     labels: dict[str, str]  # by session, in the order of the columns
+    origin: str = ""  # letter of the chat that the columns go on with
+    begun: dict[str, int] = field(default_factory=dict)
     followers: dict[str, list[str]] = field(default_factory=dict)
     found: dict[str, Difference] = field(default_factory=dict)
     _seen: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -168,6 +185,10 @@ class Comparison:
     def columns(self, space: Workspace) -> list[SessionState]:
         """The chats that are still open."""
         return [space.sessions[chat] for chat in self.labels if chat in space.sessions]
+
+    def answer_of(self, session: SessionState) -> Turn | None:
+        """The column's answer to the prompt; none of those that it goes on with."""
+        return session.last_answer if len(session.turns) > self.begun.get(session.id, 0) else None
 
     def waits(self, chat: str) -> bool:
         """Whether its prompt was not sent yet."""
@@ -184,14 +205,15 @@ class Comparison:
             self.followers.clear()
         for leader in list(self.followers):
             session = space.sessions.get(leader)
-            answer = session.last_answer if session is not None else None
+            answer = self.answer_of(session) if session is not None else None
             if session is not None and session.busy and not (answer is not None and answer.token_ids):
                 continue
             followers = self.followers.pop(leader)
             if answer is not None and answer.status == "cancelled":
                 continue
             for chat in followers:
-                if chat in space.sessions and not space.sessions[chat].turns:
+                column = space.sessions.get(chat)
+                if column is not None and len(column.turns) == self.begun.get(chat, 0):
                     space.submit(chat, self.prompt, typed=None)
 
     def stop(self, space: Workspace) -> None:
@@ -203,11 +225,11 @@ class Comparison:
     def stale(self, space: Workspace) -> list["Job"]:
         """The comparisons whose texts have changed since they were made."""
         columns = self.columns(space)
-        if not columns or (first := columns[0].last_answer) is None:
+        if not columns or (first := self.answer_of(columns[0])) is None:
             return []
         jobs: list[Job] = []
         for session in columns[1:]:
-            answer = session.last_answer
+            answer = self.answer_of(session)
             if answer is not None and self._seen.get(session.id) != (first.version, answer.version):
                 jobs.append(Job(session.id, _frozen(first), _frozen(answer), (first.version, answer.version)))
         return jobs
@@ -232,77 +254,45 @@ class Job:
         return difference(left, right, left_open=left_open, right_open=right_open)
 
 
-def start(space: Workspace, plan: Plan, *, share: bool = True) -> Comparison:
-    """Open a chat for each column and send the prompt; with ``share`` equal beginnings are computed once."""
-    comparison = Comparison(plan.prompt, {})
+def start(
+    state: AppState, plan: Plan, *, share: bool = True, origin: SessionState | None = None
+) -> Comparison:
+    """Open a chat for each column and send the prompt; with ``share`` equal beginnings are computed once.
+
+    Columns of a plan with a chat are branches of ``origin``, which finds their blocks in the cache.
+    """
+    origin = origin if plan.with_chat and origin is not None and origin.turns else None
+    comparison = Comparison(plan.prompt, {}, origin.letter if origin is not None else "")
     leaders: dict[str, str] = {}
     for variant in plan.variants:
-        session = space.new_session(focus=False)
-        session.params, session.system = variant.params, variant.system
+        session = _column(state, variant, origin)
         session.title, session.titled = one_line(f"{variant.label}: {plan.prompt}", TITLE_LENGTH), True
         comparison.labels[session.id] = variant.label
+        comparison.begun[session.id] = len(session.turns)
         leader = leaders.setdefault(variant.system, session.id)
         if share and leader != session.id:
             comparison.followers.setdefault(leader, []).append(session.id)
     for chat in comparison.labels:
         if not comparison.waits(chat):
-            space.submit(chat, plan.prompt, typed=None)
+            state.submit(chat, plan.prompt, typed=None)
     return comparison
 
 
-# --- in words --------------------------------------------------------------------------------------
-
-
-def numbers_of(session: SessionState, *, waits: bool) -> tuple[str, str]:
-    """Two lines of a column's head: how fast, and how it ended."""
-    answer = session.last_answer
-    if answer is None:
-        return (WAITS if waits else "not sent"), ""
-    stats = answer.stats
-    if stats is None or session.busy:
-        tokens = f"{len(answer.token_ids)} tok" if answer.token_ids else ""
-        rate = session.live_tokens_per_s
-        doing = {"queued": "waiting", "prefill": "reading the prompt"}.get(session.status, "")
-        return _joined(doing, tokens, "" if rate is None else f"{rate:.1f} tok/s"), _ending(session, answer)
-    ttft = "" if stats.ttft_s is None else f"TTFT {_duration(stats.ttft_s)}"
-    rate = stats.decode_tokens_per_s
-    speed = "" if rate is None else f"{rate:.1f} tok/s"
-    cached = f"{stats.cached_tokens}/{stats.prompt_tokens} cached" if stats.cached_tokens else ""
-    return _joined(ttft, speed, f"{stats.output_tokens} tok"), _joined(_ending(session, answer), cached)
-
-
-def difference_words(comparison: Comparison, space: Workspace, session: SessionState) -> str:
-    """Where an answer leaves that of the first column."""
-    columns = comparison.columns(space)
-    if session is columns[0]:
-        return "the others are compared with this"
-    found = comparison.found.get(session.id)
-    if found is None or session.last_answer is None:
+def why_not_with(state: AppState, origin: SessionState) -> str:
+    """Why columns cannot go on with what was said in a chat; empty where they can, or where nothing was."""
+    if not origin.turns:
         return ""
-    first = columns[0].letter
-    if not found.same:
-        if not found.equal:
-            return f"differs from {first} from the start"
-        return f"equal for {found.equal:,} character{'s' if found.equal != 1 else ''}, then…"
-    if columns[0].busy or session.busy:
-        return f"equal so far, {found.equal:,} characters"
-    return f"equal to {first}"
+    return origin.read_only or why_not(state, origin, len(origin.turns) - 1, "branch")
 
 
-def _ending(session: SessionState, answer: Turn) -> str:
-    if session.busy:
-        return ""
-    if answer.status == "done":
-        return "finish: length" if answer.note.startswith("length") else "finish: stop"
-    return f"{answer.status}: {answer.note}"
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
-
-
-def _joined(*parts: str) -> str:
-    return " · ".join(part for part in parts if part)
+def _column(state: AppState, variant: Variant, origin: SessionState | None) -> SessionState:
+    made = branch(state, origin, len(origin.turns) - 1, focus=False) if origin is not None else ""
+    session = made if isinstance(made, SessionState) else state.new_session(focus=False)
+    session.params = variant.params
+    if origin is not None:
+        set_system(session, variant.system)
+    session.system = variant.system
+    return session
 
 
 def _frozen(turn: Turn) -> tuple[str, bool]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tui_infer.broadcast import Delivery, addressed, broadcast, deliver
 from tui_infer.commands import Command
-from tui_infer.compare import Comparison, Plan, read_plan, start
+from tui_infer.compare import Comparison, Plan, read_plan, start, why_not_with
 from tui_infer.queueing import clear, send_next, take
 from tui_infer.screens.ask import Ask
 from tui_infer.screens.compare import CompareScreen
@@ -179,11 +179,14 @@ class Several:
         if isinstance(plan, str):
             return plan
 
-        def run(whole: str) -> str:
-            self.run(replace(plan, prompt=whole))
-            return ""
-
-        return self._app.drafts.run(plan.prompt, f"/compare {raw_of(words)}", 0, run)
+        origin = state.current
+        if plan.with_chat and (why := why_not_with(state, origin)):
+            return why
+        used = origin.context_tokens if plan.with_chat else 0
+        typed = f"/compare {raw_of(words)}"
+        return self._app.drafts.run(
+            plan.prompt, typed, used, lambda whole: self.run(replace(plan, prompt=whole), origin)
+        )
 
     def open(self) -> None:
         """Back to what is compared; the form where there is nothing."""
@@ -200,22 +203,27 @@ class Several:
         def answered(plan: Plan | None) -> None:
             if plan is not None:
                 self._app.state.remember(plan.typed)
-                self.run(plan)
+                if problem := self.run(plan, current):
+                    self._app.state.notice("Compare", problem, "warning")
 
         draft = "" if current.draft.lstrip().startswith("/compare") else current.draft
-        form = CompareForm(draft, current.params, current.system, self._app.drafts.whole)
+        go_on = bool(current.turns) and not why_not_with(self._app.state, current)
+        form = CompareForm(draft, current, self._app.drafts.whole, go_on=go_on)
         self._app.push_screen(form, answered)
 
-    def run(self, plan: Plan) -> None:
-        """Open the columns and show them."""
+    def run(self, plan: Plan, origin: SessionState) -> str:
+        """Open the columns and show them. Returns why they cannot go on with the chat."""
         state = self._app.state
+        if plan.with_chat and (why := why_not_with(state, origin)):
+            return why
         if isinstance(self._app.screen, CompareScreen):
             self._app.pop_screen()
         if self.comparison is not None:
             self.comparison.followers.clear()
         share = state.status is None or state.status.prefix_cache
-        self.comparison = start(state, plan, share=share)
+        self.comparison = start(state, plan, share=share, origin=origin)
         self._show()
+        return ""
 
     def _show(self) -> None:
         assert self.comparison is not None
@@ -277,7 +285,7 @@ class Several:
         state, session = self._app.state, self._app.state.current
         yield Command("Compare: new…", "/compare temperature=0,1 PROMPT", "app.several('ask')")
         if self.comparison is not None and self.comparison.columns(state):
-            yield Command("Compare: back to the columns", "Alt+c", "app.several('open')")
+            yield Command("Compare: back to the columns", state.keys["compare"], "app.several('open')")
         if session.queue:
             yield Command("Queue: send the next", "/queue next", "app.several('next')")
             yield Command("Queue: take the last back", "↑ in an empty prompt", "app.several('edit')")

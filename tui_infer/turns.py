@@ -204,16 +204,18 @@ def newest_versions(session: SessionState) -> int | None:
     return next((at for at in range(len(session.turns) - 1, -1, -1) if session.turns[at].others), None)
 
 
-def branch(state: AppState, session: SessionState, position: int) -> SessionState | str:
-    """A new, focused chat with the turns up to this one, which finds their blocks in the cache. At a prompt
-    it ends before it and has it as its draft. Returns why not where that is so.
+def branch(
+    state: AppState, session: SessionState, position: int, *, focus: bool = True
+) -> SessionState | str:
+    """A new chat, focused unless told otherwise, with the turns up to this one, which finds their blocks in
+    the cache. At a prompt it ends before it and has it as its draft. Returns why not where that is so.
     """
     if why := why_not(state, session, position, "branch"):
         return why
     prompt = session.turns[position] if session.turns[position].role == "user" else None
     turns = session.turns[: position if prompt is not None else position + 1]
     end = _end_of(session, len(turns)) if not session.reread else None
-    new = state.new_session()
+    new = state.new_session(focus=focus)
     new.turns = [copied(turn, places=end is not None) for turn in turns]
     new.history_ids = session.history_ids[:end] if end is not None else []
     new.params, new.system, new.model = session.params, session.system, session.model

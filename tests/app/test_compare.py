@@ -9,14 +9,8 @@ from hypothesis import strategies as st
 from engine.records import AnyCommand, Cancel, Delta, Failed, Finished, Ready, Rejected, Started, Submit
 from engine.request import SamplingParams
 from tests.app.scripted import engine_status
-from tui_infer.compare import (
-    Plan,
-    difference_words,
-    numbers_of,
-    read_plan,
-    start,
-    systems_of,
-)
+from tui_infer.compare import Plan, read_plan, start, systems_of, why_not_with
+from tui_infer.compare_words import difference_words, numbers_of
 from tui_infer.session import SessionState
 from tui_infer.state import AppState
 from tui_infer.word_diff import Difference, difference, tokens
@@ -154,6 +148,7 @@ def test_a_command_says_what_the_columns_are(said: str, labels: list[str], promp
     [
         ("", "There is no prompt"),
         ("temperature=0,1", "There is no prompt"),
+        ("with=B Go", "with=B is nothing to go on with"),
         ("temperature=0,x Go", "“x” is no number"),
         ("temperature=0, 1 Go", "“” is no number"),
         ("temperature=0,-1 Go", "temperature=-1.0 is out of range"),
@@ -216,7 +211,7 @@ def test_the_first_goes_ahead_and_the_others_follow_when_its_prompt_is_computed(
     first, second, third = comparison.columns(state)
     assert asked(sent) == [first.id]
     assert state.focused == was
-    assert numbers_of(third, waits=comparison.waits(third.id))[0] == "waits for the shared prompt"
+    assert numbers_of(comparison, third)[0] == "waits for the shared prompt"
     comparison.advance(state)
     assert asked(sent) == [first.id]
     reply(state, first, "one")
@@ -227,6 +222,71 @@ def test_the_first_goes_ahead_and_the_others_follow_when_its_prompt_is_computed(
     assert [command.params.seed for command in submits] == [1, 2, 3]
     assert len({str(command.prompt) for command in submits}) == 1
     assert state.prompts == []  # what was typed is for whoever took it to remember
+
+
+@pytest.fixture
+def said(state: AppState, sent: list[AnyCommand]) -> SessionState:
+    """The focused chat after an exchange."""
+    session = state.current
+    session.system = "be brief"
+    state.submit(session.id, "q")
+    reply(state, session, "an answer", end="stop")
+    sent.clear()
+    return session
+
+
+def test_columns_that_go_on_with_a_chat_send_its_tokens_and_show_only_what_is_new(
+    state: AppState, sent: list[AnyCommand], said: SessionState
+) -> None:
+    comparison = start(state, plan("with=chat seed=1,2 Go"), origin=said)
+    first, second = comparison.columns(state)
+    assert comparison.origin == said.letter
+    assert state.current is said
+    assert [turn.text for turn in second.turns] == ["q", "an answer"]
+    assert numbers_of(comparison, second)[0] == "waits for the shared prompt"
+    reply(state, first, "one", end="stop")
+    comparison.advance(state)
+    comparison.advance(state)
+    submits = [command for command in sent if isinstance(command, Submit)]
+    assert [command.session for command in submits] == [first.id, second.id]
+    assert [command.history for command in submits] == [said.history_ids] * 2
+    assert [len(command.prompt) for command in submits] == [1, 1]
+    reply(state, second, "one", end="stop")
+    jobs = comparison.stale(state)
+    comparison.take_in(jobs, [job.run() for job in jobs])
+    assert difference_words(comparison, state, second) == f"equal to {first.letter}"
+    assert [turn.text for turn in first.turns] == ["q", "an answer", "Go", "one"]
+    assert len(said.turns) == 2
+
+
+def test_a_column_with_another_system_prompt_reads_the_conversation_again(
+    state: AppState, sent: list[AnyCommand], said: SessionState
+) -> None:
+    start(state, plan('with=chat system="be brief"|"be loud" Go'), origin=said)
+    first, second = [command for command in sent if isinstance(command, Submit)]
+    assert (first.history, len(first.prompt)) == (said.history_ids, 1)
+    assert (second.history, len(second.prompt)) == (None, 4)
+    assert second.prompt[0].content == "be loud"  # type: ignore[union-attr]
+
+
+def test_columns_without_the_chat_begin_empty_and_an_empty_chat_is_nothing_to_go_on_with(
+    state: AppState, sent: list[AnyCommand], said: SessionState
+) -> None:
+    for text, origin in (("n=2 Go", said), ("with=chat n=2 Go", state.new_session())):
+        comparison = start(state, plan(text), origin=origin)
+        assert comparison.origin == ""
+        assert [len(session.turns) for session in comparison.columns(state)] == [2, 0]
+
+
+def test_a_chat_that_answers_or_can_only_be_read_is_nothing_to_go_on_with(
+    state: AppState, said: SessionState
+) -> None:
+    assert why_not_with(state, said) == ""
+    said.read_only = "Its model is gone."
+    assert why_not_with(state, said) == "Its model is gone."
+    said.read_only = ""
+    state.submit(said.id, "more")
+    assert "still answering" in why_not_with(state, said)
 
 
 def test_columns_with_other_system_prompts_wait_for_nobody(state: AppState, sent: list[AnyCommand]) -> None:
@@ -250,7 +310,7 @@ def test_a_refused_first_lets_the_others_tell_their_own_reason(
     state.apply(Rejected(first.id, first.epoch, "too long", "Send less."))
     comparison.advance(state)
     assert asked(sent) == [first.id, second.id]
-    assert numbers_of(first, waits=False)[1] == "error: too long Send less."
+    assert numbers_of(comparison, first)[1] == "error: too long Send less."
 
 
 def test_stopping_sends_none_of_those_that_wait(state: AppState, sent: list[AnyCommand]) -> None:
@@ -260,7 +320,7 @@ def test_stopping_sends_none_of_those_that_wait(state: AppState, sent: list[AnyC
     assert len(asked(sent)) == 1
     assert [command for command in sent if isinstance(command, Cancel)]
     assert not comparison.busy(state)
-    assert numbers_of(comparison.columns(state)[2], waits=False) == ("not sent", "")
+    assert numbers_of(comparison, comparison.columns(state)[2]) == ("not sent", "")
 
 
 def test_a_stopped_first_or_a_dead_engine_sends_none_of_those_that_wait(
@@ -311,11 +371,11 @@ def test_the_head_of_a_column_has_its_numbers_and_how_it_ended(state: AppState) 
     comparison = start(state, plan("n=2 Go"), share=False)
     first, second = comparison.columns(state)
     reply(state, first, "one two", end="length")
-    assert numbers_of(first, waits=False) == (
+    assert numbers_of(comparison, first) == (
         "TTFT 52 ms · 58.1 tok/s · 12 tok",
         "finish: length · 32/40 cached",
     )
     reply(state, second, "one two")
-    assert numbers_of(second, waits=False)[0].startswith("2 tok")
+    assert numbers_of(comparison, second)[0].startswith("2 tok")
     state.close_session(first.id)
     assert comparison.columns(state) == [second]

@@ -509,6 +509,45 @@ async def test_the_form_takes_the_draft_counts_the_columns_and_starts() -> None:
         assert app.state.sessions["chat-1"].draft == "Tell\nme"
 
 
+async def test_the_form_and_the_command_go_on_with_what_was_said_in_the_chat() -> None:
+    client = ScriptedClient("ok", rate=1000)
+    async with running(client, size=(120, 36)) as (app, pilot):
+        await ask(app, pilot, "one")
+        await wait_until(lambda: app.state.current.turns and not app.state.active)
+        history = app.state.current.history_ids
+        (await pane_of(app)).prompt.insert("two")
+        await pilot.press("alt+c")
+        await wait_until(lambda: "Go on with what was said in chat A" in screen_text(app))
+        await pilot.press("shift+tab", "space")
+        await wait_until(lambda: "goes on with chat A" in screen_text(app))
+        await pilot.press("enter")
+        await wait_until(lambda: screen_text(app).count("finish: stop") == 3)
+        assert "compare, on from chat A" in screen_text(app)
+        submits = [command for command in client.sent if isinstance(command, Submit)][1:]
+        assert [command.history for command in submits] == [history] * 3
+        assert "one" not in screen_text(app)
+        await pilot.press("enter")
+        await wait_until(lambda: isinstance(app.screen, Ask))
+        await pilot.press("y")
+        await pane_of(app)
+        await wait_until(lambda: "one" in screen_text(app) and "two" in screen_text(app))
+        await ask(app, pilot, "/compare with=chat n=2 three")
+        await wait_until(lambda: compare_screen(app) is not None and not app.state.active)
+        assert [len(session.turns) for session in app.several.comparison.columns(app.state)] == [6, 6]  # type: ignore[union-attr]
+
+
+async def test_a_chat_that_answers_is_not_gone_on_with_and_the_command_stays() -> None:
+    async with running(ScriptedClient(STREAM), size=(100, 30)) as (app, pilot):
+        await ask(app, pilot, "one")
+        await ask(app, pilot, "/compare with=chat n=2 two")
+        await wait_until(lambda: "still answering" in toasts(app))
+        assert (await pane_of(app)).prompt.text == "/compare with=chat n=2 two"
+        await pilot.press("alt+c")
+        await wait_until(lambda: isinstance(app.screen, CompareForm))
+        await wait_until(lambda: "Columns" in screen_text(app))
+        assert "Go on with" not in screen_text(app)
+
+
 async def test_escape_leaves_the_form_and_nothing_was_started() -> None:
     async with running(ScriptedClient("ok"), size=(80, 24)) as (app, pilot):
         await ask(app, pilot, "/compare")

@@ -7,12 +7,12 @@ from time import monotonic
 from rich.cells import cell_len
 from textual.app import ComposeResult
 from textual.binding import Binding
-from textual.screen import Screen
 from textual.timer import Timer
 
 from tui_infer.compare import Comparison, Job
 from tui_infer.keys import COMPARE_KEYS
 from tui_infer.sanitize import one_line
+from tui_infer.screens.dialog import LeftOnce
 from tui_infer.state import AppState
 from tui_infer.themes import code_style
 from tui_infer.widgets.bar import Bar, Part, fit
@@ -44,12 +44,13 @@ class PromptBar(Bar):
 
     DEFAULT_CSS = "PromptBar { background: $panel; }"
 
-    def __init__(self, prompt: str) -> None:
+    def __init__(self, prompt: str, origin: str) -> None:
         super().__init__()
         self._prompt = one_line(prompt, 600)
+        self._title = f" compare, on from chat {origin} " if origin else " compare "
 
     def parts(self, width: int) -> list[Part]:
-        title = Part(" compare ", self.ink("primary", bold=True))
+        title = Part(self._title, self.ink("primary", bold=True))
         return [title, Part(fit(self._prompt, width - len(title.text) - 1), self.ink("foreground", 0.85))]
 
 
@@ -75,7 +76,7 @@ class CompareKeys(Bar):
         return parts
 
 
-class CompareScreen(Screen[str | None], inherit_bindings=False):
+class CompareScreen(LeftOnce[str | None], inherit_bindings=False):
     """Dismissed with ``take ID``, ``keep ID`` or ``new``; all chats stay as they are until then."""
 
     CSS_PATH = "compare.tcss"
@@ -104,7 +105,7 @@ class CompareScreen(Screen[str | None], inherit_bindings=False):
         self.keys = CompareKeys()
 
     def compose(self) -> ComposeResult:
-        yield PromptBar(self._comparison.prompt)
+        yield PromptBar(self._comparison.prompt, self._comparison.origin)
         yield self.view
         yield self.keys
 
@@ -205,7 +206,7 @@ class CompareScreen(Screen[str | None], inherit_bindings=False):
 
     def action_copy(self) -> None:
         session = self.view.current
-        answer = session.last_answer if session is not None else None
+        answer = self._comparison.answer_of(session) if session is not None else None
         if session is None or answer is None or not answer.text:
             self.notify("There is no text to copy yet", markup=False)
             return

@@ -8,13 +8,13 @@ from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import VerticalScroll
 from textual.content import Content
-from textual.screen import ModalScreen
-from textual.widgets import Input, Static, TextArea
+from textual.widgets import Checkbox, Input, Static, TextArea
 
 from engine.errors import EngineError
-from engine.request import SamplingParams
-from tui_infer.compare import MOST, Plan, Wishes, make_plan, systems_of
+from tui_infer.compare import CHAT, MOST, Plan, Wishes, make_plan, systems_of
 from tui_infer.mentions import mentions
+from tui_infer.screens.dialog import Dialog
+from tui_infer.session import SessionState
 
 FIELDS = [
     ("temperatures", "Temperatures", "0, 0.7, 1.2"),
@@ -22,7 +22,8 @@ FIELDS = [
     ("systems", "System prompts", "You are a poet. | You are an engineer."),
     ("count", "Columns", f"2…{MOST}, where nothing else differs"),
 ]
-Whole = Callable[[str], Awaitable[str]]  # a prompt with its files; raises EngineError
+# A prompt, and the tokens in front of it, as the prompt with its files; raises EngineError.
+Whole = Callable[[str, int], Awaitable[str]]
 KEYS = "Enter starts · ^j new line · Tab next field · Esc back"
 
 
@@ -40,7 +41,7 @@ class PromptText(TextArea):
         await super()._on_key(event)
 
 
-class CompareForm(ModalScreen[Plan | None]):
+class CompareForm(Dialog[Plan | None]):
     """Says at once how many columns it makes, or what is wrong; Esc changes nothing."""
 
     CSS_PATH = "compare_form.tcss"
@@ -51,12 +52,12 @@ class CompareForm(ModalScreen[Plan | None]):
         Binding("up", "app.focus_previous", "field before", show=False),
     ]
 
-    def __init__(self, prompt: str, params: SamplingParams, system: str, whole: Whole) -> None:
+    def __init__(self, prompt: str, session: SessionState, whole: Whole, *, go_on: bool) -> None:
         super().__init__()
         self._whole = whole
         self._prompt = prompt
-        self._params = params
-        self._system = system
+        self._session = session
+        self._go_on = go_on
 
     def compose(self) -> ComposeResult:
         with VerticalScroll(id="box", can_focus=False):
@@ -66,6 +67,9 @@ class CompareForm(ModalScreen[Plan | None]):
             for name, label, example in FIELDS:
                 yield Static(label, markup=False)
                 yield Input(id=name, placeholder=example)
+            if self._go_on:
+                label = f"Go on with what was said in chat {self._session.letter}"
+                yield Checkbox(label, id="with-chat", compact=True)
             yield Static("", id="says", markup=False)
             yield Static(Content(KEYS), id="keys")
 
@@ -86,8 +90,10 @@ class CompareForm(ModalScreen[Plan | None]):
             seeds=values["seeds"],
             systems=tuple(systems_of(values["systems"])) if values["systems"].strip() else (),
             count=values["count"].strip(),
+            origin=CHAT if any(box.value for box in self.query(Checkbox)) else "",
         )
-        return make_plan(self.query_one(PromptText).text, wishes, self._params, self._system)
+        session = self._session
+        return make_plan(self.query_one(PromptText).text, wishes, session.params, session.system)
 
     def _say(self) -> None:
         plan = self._plan()
@@ -97,9 +103,14 @@ class CompareForm(ModalScreen[Plan | None]):
         else:
             names = ", ".join(variant.label for variant in plan.variants)
             words = f"{len(plan.variants)} columns: {names}"
+            if plan.with_chat:
+                words = f"{words}; each goes on with chat {self._session.letter}"
         says = self.query_one("#says", Static)
         says.set_class(isinstance(plan, str), "-problem")
         says.update(Content(words))
+
+    def on_checkbox_changed(self) -> None:
+        self._say()
 
     def on_input_changed(self) -> None:
         self._say()
@@ -120,7 +131,7 @@ class CompareForm(ModalScreen[Plan | None]):
     async def _start(self, plan: Plan) -> None:
         """With the files that the prompt names; the form stays where one cannot be sent."""
         try:
-            whole = await self._whole(plan.prompt)
+            whole = await self._whole(plan.prompt, self._session.context_tokens if plan.with_chat else 0)
         except EngineError as error:
             self.notify(str(error), title="Not started", severity="warning", markup=False)
         else:

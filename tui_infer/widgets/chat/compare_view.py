@@ -14,7 +14,8 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
-from tui_infer.compare import Comparison, difference_words, numbers_of
+from tui_infer.compare import Comparison
+from tui_infer.compare_words import difference_words, numbers_of
 from tui_infer.session import SessionState
 from tui_infer.themes import session_color
 from tui_infer.widgets.bar import fit
@@ -147,7 +148,7 @@ class CompareView(Widget, can_focus=True):
         return True
 
     def _body(self, session: SessionState, width: int) -> _Body:
-        answer = session.last_answer
+        answer = self._comparison.answer_of(session)
         body = self._bodies.setdefault(session.id, _Body())
         palette, spans = self._palette(), self._spans(session)
         text = answer.text if answer is not None else ""
@@ -236,7 +237,7 @@ class CompareView(Widget, can_focus=True):
             words = difference_words(self._comparison, self._space, session)
             differs = "then…" in words or words.startswith("differs")
             return [(fit(words, width), palette.warning if differs else palette.muted)]
-        lines = numbers_of(session, waits=self._comparison.waits(session.id))
+        lines = numbers_of(self._comparison, session)
         failed = row == 2 and lines[1].startswith("error")
         return [(fit(lines[row - 1], width), palette.error if failed else palette.muted)]
 
