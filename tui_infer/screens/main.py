@@ -35,7 +35,7 @@ from tui_infer.widgets.inspector.inspector import Inspector
 from tui_infer.widgets.inspector.timeline import ROWS as TIMELINE_ROWS
 from tui_infer.widgets.inspector.timeline import TimelineStrip, words_of
 from tui_infer.widgets.inspector.view import InspectorView
-from tui_infer.widgets.key_bar import KeyBar
+from tui_infer.widgets.key_bar import Chats, KeyBar
 from tui_infer.widgets.title_bar import TitleBar
 from tui_infer.workspace import tag_of
 
@@ -209,8 +209,10 @@ class MainScreen(BlockViews, inherit_bindings=False):
             hints["ready"] = ["nothing was said here yet", "", play]
             hints["loading"] = ["the recording begins with the start of its engine", *hints["ready"][1:]]
         shown = len(self.visible_panes)
-        self.key_bar.set_receivers(shown, to_all=self._state.to_all)
         to = shown if self._state.to_all else 0
+        current, now = self._state.current, self._state.moment is None and not self._state.read_only
+        answering = current.letter if current.busy and now else ""
+        self.key_bar.follow(Chats(len(self._state.sessions), shown, to if to > 1 else 0, answering))
         ask = f"Ask all {to} shown chats…" if to > 1 else "Ask something…"
         for pane in self.panes:
             pane.transcript.set_hint(hints[self._state.phase])

@@ -1,5 +1,7 @@
 """The bottom line: the keys that matter now."""
 
+from typing import NamedTuple
+
 from rich.cells import cell_len
 from textual.screen import Screen
 
@@ -7,28 +9,34 @@ from tui_infer.keymap import short_key
 from tui_infer.widgets.bar import Bar, Part
 from tui_infer.widgets.chat.messages import Messages
 from tui_infer.widgets.inspector.panel import Panel
+from tui_infer.widgets.message_bar import message_parts
 
-# (binding id, label, label on a narrow screen), the most important first; what does not fit is left out,
-# the help screen has all
+# (binding id, label, label on a narrow screen), as they stand in the bar
 SHOWN = [
+    ("cancel", "stop", "stop"),
     ("help", "help", "help"),
-    ("palette", "commands", "palette"),
-    ("new", "new", "new"),
-    ("messages", "copy, edit", "copy"),
     ("mode", "graph/eager", "mode"),
     ("pause", "pause", "pause"),
     ("step", "step", "step"),
     ("past", "look back", "past"),
+    ("until", "until", "until"),
     ("layout", "layout", "layout"),
     ("inspector", "inspector", "inspect"),
-    ("cancel", "stop", "stop"),
-    ("next", "next chat", "next"),
-    ("zoom", "zoom", "zoom"),
     ("panel", "panels", "panels"),
-    ("until", "until", "until"),
+    ("zoom", "zoom", "zoom"),
+    ("next", "next chat", "next"),
     ("all", "to all", "to all"),
     ("compare", "compare", "compare"),
+    ("parameters", "parameters", "params"),
+    ("messages", "copy, edit", "copy"),
+    ("new", "new", "new"),
+    ("palette", "commands", "palette"),
 ]
+# What is kept where room lacks, the most important first; the help screen has all.
+FIRST = ["help", "palette", "new"]
+CHATS = ["messages", "parameters", "compare"]
+ENGINE = ["mode", "pause", "step", "past", "layout", "inspector"]
+LAST = ["zoom", "panel", "until", "all", "next"]
 # what every panel of the inspector takes, after its own keys, with the ids by which they are bound
 PANEL_HINTS = [
     ("Esc", "back", "cancel"),
@@ -39,10 +47,18 @@ PANEL_HINTS = [
     ("⇧↑↓", "move", "panel-up"),
     ("u", "all", "panel-all"),
 ]
-BESIDE_OTHERS = ("help", "palette", "new", "all")  # the most important where several chats are shown
 WIDE = 100
-ORDER = ["help", "mode", "pause", "step", "past", "until", "layout", "inspector", "panel"]
-ORDER += ["zoom", "next", "all", "compare", "messages", "new", "cancel", "palette"]
+
+
+class Chats(NamedTuple):
+    """What of the chats the bar has to know: how many are open, how many panes get what is sent where these
+    are several, how many are shown, and the letter of the focused one while it can be stopped.
+    """
+
+    open: int = 1
+    shown: int = 1
+    receivers: int = 0
+    answering: str = ""
 
 
 class KeyBar(Bar):
@@ -50,52 +66,62 @@ class KeyBar(Bar):
     is sent, where these are several.
     """
 
-    _chats = 0
-    _receivers = 0
+    _chats = Chats()
 
-    def set_receivers(self, shown: int, *, to_all: bool) -> None:
-        """How many chats are shown, and whether all of them get what is sent."""
-        if (shown, shown * to_all) != (self._chats, self._receivers):
-            self._chats, self._receivers = shown, shown * to_all
+    def follow(self, chats: Chats) -> None:
+        """The chats are others now, or do something else."""
+        if chats != self._chats:
+            self._chats = chats
             self.refresh()
 
     def _receivers_part(self, keys: dict[str, tuple[str, str]]) -> list[Part]:
-        if not self._receivers or "all" not in keys:
+        receivers = self._chats.receivers
+        if not receivers or "all" not in keys:
             return []
         key, action = keys["all"]
-        text = f" ⇉ to all {self._receivers} shown, {key} ends it "
+        text = f" ⇉ to all {receivers} shown, {key} ends it "
         return [Part(text, self.ink("warning", bold=True, reverse=True), action)]
 
+    def _wanted(self, width: int) -> list[str]:
+        """Ids of keys, the most important first."""
+        chats = self._chats
+        now = ["cancel"] if chats.answering else []
+        if chats.open > 1:
+            now += ["help", "palette", "next"]
+        if chats.shown > 1:
+            now += ["new", "all"]
+        # on a narrow screen what chats need comes before what the engine can be told
+        rest = [*CHATS, *ENGINE] if width < WIDE else [*CHATS[:2], *ENGINE, *CHATS[2:]]
+        return list(dict.fromkeys([*now, *FIRST, *rest, *LAST]))
+
     def parts(self, width: int) -> list[Part]:
+        if hints := self._panel_hints(width):
+            return hints
         key_style, text_style = self.ink("footer-key-foreground", bold=True), self.ink("foreground", 0.7)
         keys = bound_keys(self.screen)
-        chosen: dict[str, list[Part]] = {}
-        used = 0
-        hints = self._panel_hints(width)
-        if hints:
-            return hints
+        labels = {name: wide if width >= WIDE else narrow for name, wide, narrow in SHOWN}
+        if self._chats.open > 1 and self._chats.answering:
+            labels["cancel"] += f" {self._chats.answering}"
         several = self._receivers_part(keys)
-        used += sum(cell_len(part.text) for part in several)
-        # beside another chat the switch matters as much as opening one
-        first = [hint for hint in SHOWN if hint[0] in BESIDE_OTHERS and self._chats > 1]
-        for name, wide, narrow in [*first, *(hint for hint in SHOWN if hint not in first)]:
+        used = sum(cell_len(part.text) for part in several)
+        chosen: dict[str, list[Part]] = {}
+        for name in self._wanted(width):
             if name not in keys or (several and name == "all"):
                 continue
-            label = wide if width >= WIDE else narrow
             key, action = keys[name]
-            parts = [Part(f" {key}", key_style, action), Part(f" {label} ", text_style, action)]
+            parts = [Part(f" {key}", key_style, action), Part(f" {labels[name]} ", text_style, action)]
             cells = sum(cell_len(part.text) for part in parts)
             if used + cells > width:
                 break
             chosen[name] = parts
             used += cells
-        return [*several, *(part for name in ORDER for part in chosen.get(name, []))]
+        return [*several, *(part for name, *_ in SHOWN for part in chosen.get(name, []))]
 
     def _panel_hints(self, width: int) -> list[Part]:
         """Keys of the panel that has the focus; they are pressed, not clicked."""
         panel = self.screen.focused
         if isinstance(panel, Messages) and panel.turn is not None:
-            return self._message_hints(panel, width)
+            return message_parts(panel, bound_keys(self.screen), self.ink, width)
         if not isinstance(panel, Panel):
             return []
         key_style, text_style = self.ink("footer-key-foreground", bold=True), self.ink("foreground", 0.7)
@@ -115,32 +141,6 @@ class KeyBar(Bar):
             parts += [Part(f" {key}", key_style), Part(f" {label} ", text_style)]
             used += cells
         return parts
-
-    def _message_hints(self, messages: Messages, width: int) -> list[Part]:
-        """What can be done with the marked message; what cannot is dimmed, and left out where room lacks."""
-        on, text = self.ink("footer-key-foreground", bold=True), self.ink("foreground", 0.7)
-        off = self.ink("foreground", 0.3)
-        keys = bound_keys(self.screen)
-        shown = [
-            (keys[id][0], label if width >= WIDE else label.split()[0], possible, f"app.turn({what!r})")
-            for id, label, what, possible in messages.hints()
-            if id in keys
-        ]
-        at, turn = messages.cursor or 0, messages.turn
-        name = "prompt" if turn is not None and turn.role == "user" else "answer"
-        parts = [Part(f" {name} {at // 2 + 1} ", self.ink("secondary", bold=True))]
-        end = [Part(" Esc", on), Part(" back ", text)]
-        room = width - sum(cell_len(part.text) for part in [*parts, *end])
-        cells = [cell_len(key) + cell_len(label) + 3 for key, label, *_ in shown]
-        kept = set(range(len(shown)))
-        for index in sorted(kept, key=lambda index: (shown[index][2], -index)):
-            if sum(cells[other] for other in kept) > room:
-                kept.discard(index)
-        for index in sorted(kept):
-            key, label, possible, action = shown[index]
-            parts += [Part(f" {key}", on if possible else off, action)]
-            parts += [Part(f" {label} ", text if possible else off, action)]
-        return parts + end
 
 
 def _bound(word: str, keys: dict[str, tuple[str, str]]) -> str:

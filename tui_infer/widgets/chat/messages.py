@@ -34,14 +34,13 @@ HINTS = [
     ("message-earlier", "version", "earlier"),
     ("message-later", "version", "later"),
 ]
+OF_ANSWERS = ("again", "new", "go_on")
 
 
 class Messages(Transcript, can_focus=True):
     """While it has the focus, ``cursor`` is the marked message, and ``lines`` the rows chosen in it."""
 
     BINDINGS = bindings_of(MESSAGE_KEYS)
-    HELP = "Messages"
-    HELP = "Messages"  # of the help
     HELP = "Messages"  # of the help
     FOCUS_ON_CLICK = False
     ALLOW_SELECT = False  # Textual's own selection knows nothing of rows that scroll
@@ -202,7 +201,8 @@ class Messages(Transcript, can_focus=True):
         session, at = self._session, self.cursor
         if session is None or at is None:
             return []
-        return [(id, label, what, not self.why_not(session, at, what)) for id, label, what in HINTS]
+        offered = [hint for hint in HINTS if at % 2 or hint[2] not in OF_ANSWERS]
+        return [(id, label, what, not self.why_not(session, at, what)) for id, label, what in offered]
 
     # --- the mouse ---------------------------------------------------------------------------------
 

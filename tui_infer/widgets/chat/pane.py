@@ -31,6 +31,7 @@ from tui_infer.widgets.direct import Direct
 
 FRAME_PERIOD_S = 0.25
 TO_ALL = "⇉ "
+HERE = "▶ "  # the pane that has the keys, where the frames of all are alike
 
 
 class Pane(Direct, Vertical):
@@ -105,11 +106,11 @@ class Pane(Direct, Vertical):
             session,
             self._color,
             f"bold {text}" if focused else text,
-            max(4, self.size.width - 12),
+            max(4, self.size.width - 14),
             self.marks,
         )
         if self.receives:
-            title = Text.assemble((TO_ALL, f"bold {self._color}"), title)
+            title = Text.assemble((f"{HERE if focused else ''}{TO_ALL}", f"bold {self._color}"), title)
         if title != self._shown_title:
             self._shown_title = title
             with self._drawing_row(0):
