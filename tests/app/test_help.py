@@ -6,7 +6,7 @@ import pytest
 from textual.command import CommandPalette
 from textual.widgets import Static
 
-from tests.app.driving import ask, pane_of, running, screen_text, settled
+from tests.app.driving import ask, pane_of, running, screen_text
 from tests.app.scripted import ScriptedClient
 from tests.waiting import wait_until
 from tui_infer.app import TuiInferApp
@@ -71,9 +71,9 @@ def test_all_words_must_be_in_a_row_or_its_heading() -> None:
 )
 async def test_the_help_begins_with_the_keys_of_where_the_focus_is(keys: tuple[str, ...], title: str) -> None:
     settings = Settings(inspector="side")
-    async with running(ScriptedClient("a few words " * 5), size=(160, 48), settings=settings) as (app, pilot):
+    client = ScriptedClient("a few words " * 2000)  # a short answer may be over before a step was told
+    async with running(client, size=(160, 48), settings=settings) as (app, pilot):
         await ask(app, pilot, "hello")
-        await settled(app)
         await wait_until(lambda: app.state.newest_step > 0)
         await pilot.press(*keys)
         await pilot.press("f1")

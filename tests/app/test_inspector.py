@@ -12,6 +12,7 @@ from textual.pilot import Pilot
 from engine.records import BlockCounts, PassedOver, StepTimes
 from tests.app.inspector_app import InspectorApp
 from tests.app.simulation import GRAPH_SIZES, Simulation, loading_view
+from tests.waiting import wait_until
 from tui_infer.history import decode_rows
 from tui_infer.nvml import GpuReading
 from tui_infer.widgets.inspector import inspector as inspector_module
@@ -309,6 +310,20 @@ async def test_a_table_too_long_for_its_panel_keeps_its_start_and_its_growing_en
         assert f"→{table[-1][1]}" in text or f"–{table[-1][1]}" in text
 
 
+async def test_the_table_of_a_chat_at_rest_says_that_it_holds_none_and_lists_what_is_cached() -> None:
+    simulation = Simulation(chats=0, num_blocks=60)
+    request = simulation.submit(1, 60, 4)
+    while not request.finished:
+        blocks = list(request.block_table) or []
+        simulation.step()
+    async with shown(simulation.view(focused=1), size=(70, 45)) as (app, _):
+        kept = simulation.mirror.cached_of(simulation.view(focused=1).focused_request or 0)
+        assert 1 < len(kept) <= len(blocks)
+        text = " ".join(" ".join(panel(app, "table")[1:]).split())
+        assert f"holds no block now; {len(kept)} of its blocks are cached: {kept[0]}" in text
+        assert str(kept[-1]) in text
+
+
 async def test_shared_prefix_blocks_are_named_with_whom_they_are_shared() -> None:
     simulation = Simulation(chats=0, prefix=64)
     first = simulation.submit(0, 5, 100)
@@ -379,14 +394,16 @@ async def test_while_paused_a_column_of_the_chart_is_one_step() -> None:
 
 
 async def test_what_glows_fades_by_itself_when_no_step_follows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inspector_module, "QUIET_AFTER_S", 0.2)
+    clock = [0.0]
+    monkeypatch.setattr(inspector_module, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(inspector_module, "QUIET_AFTER_S", 0.1)
     simulation = on_gpu()
     simulation.run(16)
     async with shown(simulation.view()) as (app, pilot):
         kv = app.query_one("#kv", Panel)
         bright = [str(strip) for strip in kv._strips]
-        await pilot.pause(0.4)
-        assert [str(strip) for strip in kv._strips] != bright
+        clock[0] = 0.2
+        await wait_until(lambda: [str(strip) for strip in kv._strips] != bright, what="the glow to fade")
 
 
 # --- GPU -------------------------------------------------------------------------------------------

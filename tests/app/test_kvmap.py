@@ -13,6 +13,7 @@ from tests.app.inspector_app import InspectorApp
 from tests.app.simulation import Simulation
 from tests.app.test_inspector import panel, show
 from tests.app.test_mirror import step
+from tests.waiting import wait_until
 from tui_infer.mirror import BlockMirror, BlockState
 from tui_infer.themes import load_themes
 from tui_infer.widgets.inspector.kvmap import KVPanel
@@ -100,7 +101,7 @@ async def test_a_typed_number_and_enter_go_to_that_block() -> None:
     async with mapped(simulation) as (app, pilot, kv):
         await pilot.press("3", "7", "8", "backspace")
         assert echo(app).startswith("go to block 37▏")
-        assert echo(app).endswith("⏎ go  Esc or space clear")
+        assert echo(app).endswith("Enter go  Esc or space clear")
         await pilot.press("enter")
         assert kv.cursor.block == 37
         assert not echo(app)
@@ -414,9 +415,9 @@ async def test_blocks_that_were_never_used_do_not_glow_at_the_first_steps() -> N
 
 async def test_rows_in_which_nothing_changed_are_the_very_strips_of_before() -> None:
     simulation = used(num_blocks=3000, steps=600)
-    async with mapped(simulation, size=(80, 45)) as (app, pilot, kv):
+    async with mapped(simulation, size=(80, 45)) as (app, _, kv):
         app.set_focus(None)
-        await pilot.pause(1.4)  # what glowed has faded
+        await wait_until(lambda: not kv._grid._glowing, what="what glowed to fade")
         before = list(kv._strips)
         simulation.run(1)
         app.inspector.show(simulation.view())
