@@ -399,7 +399,7 @@ async def test_what_glows_fades_by_itself_when_no_step_follows(monkeypatch: pyte
     monkeypatch.setattr(inspector_module, "QUIET_AFTER_S", 0.1)
     simulation = on_gpu()
     simulation.run(16)
-    async with shown(simulation.view()) as (app, pilot):
+    async with shown(simulation.view()) as (app, _):
         kv = app.query_one("#kv", Panel)
         bright = [str(strip) for strip in kv._strips]
         clock[0] = 0.2
