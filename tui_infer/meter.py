@@ -40,7 +40,8 @@ class Meter(NamedTuple):
 
 
 def meter(session: SessionState, status: EngineStatus | None, draft: Draft = NO_DRAFT) -> Meter:
-    """``1,204 / 2,048 tokens · 76 blocks · draft +31``; nothing for a chat without either.
+    """``1,204 / 2,048 tokens · 76 blocks · draft +31 tokens``; nothing for a chat without either. Blocks are
+    told while the chat runs: at rest it holds none.
 
     A draft that does not fit is an error, one that leaves the answer less room than it may take a warning;
     the engine judges for itself.
@@ -49,7 +50,7 @@ def meter(session: SessionState, status: EngineStatus | None, draft: Draft = NO_
     if not used and not draft.count.tokens and not draft.problem:
         return Meter(())
     most = status.max_model_len if status is not None else 0
-    blocks = -(-used // status.block_size) if status is not None else 0
+    blocks = -(-used // status.block_size) if status is not None and session.busy else 0
     long, short = _used(used, most, blocks)
     added, added_short, level = _added(session, most, draft)
     texts = [
@@ -62,10 +63,10 @@ def meter(session: SessionState, status: EngineStatus | None, draft: Draft = NO_
 def _used(used: int, most: int, blocks: int) -> tuple[str, str]:
     if not used:
         return "", ""
-    plural = "s" if blocks != 1 else ""
     if not most:
         return f"{used:,} tokens", f"{used:,} tok"
-    return f"{used:,} / {most:,} tokens · {blocks:,} block{plural}", f"{used:,}/{most:,} · {blocks:,} blk"
+    held = (f" · {blocks:,} block{'s' if blocks != 1 else ''}", f" · {blocks:,} blk") if blocks else ("", "")
+    return f"{used:,} / {most:,} tokens{held[0]}", f"{used:,}/{most:,}{held[1]}"
 
 
 def _added(session: SessionState, most: int, draft: Draft) -> tuple[str, str, Level]:
@@ -77,7 +78,8 @@ def _added(session: SessionState, most: int, draft: Draft) -> tuple[str, str, Le
         return "", "", "plain"
     files = f" with {draft.files} file{'s' if draft.files != 1 else ''}" if draft.files else ""
     sign = "+" if count.exact else "~"
-    long, short = f"draft {sign}{count.tokens:,}{files}", f"{sign}{count.tokens:,}"
+    unit = "token" if count.tokens == 1 else "tokens"
+    long, short = f"draft {sign}{count.tokens:,} {unit}{files}", f"{sign}{count.tokens:,}"
     if not most:
         return long, short, "plain"
     after = session.context_tokens + count.tokens + FRAME_TOKENS

@@ -2,7 +2,7 @@
 
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
 
 from engine.records import BlockChange, BlockCounts, BlockSnapshot, StepRecord
@@ -274,6 +274,25 @@ class BlockMirror:
     def num_cached_of(self, request: int) -> int:
         """Cached blocks that this request held last."""
         return self._cached_of.get(request, 0)
+
+    def cached_of(self, request: int, known: Sequence[int] = ()) -> list[int]:
+        """These blocks, in order. ``known`` is what was found before: all are searched only if that changed."""
+        count = self.num_cached_of(request)
+        if len(known) == count and all(self._is_cached_of(request, block) for block in known):
+            return list(known)
+        found: list[int] = []
+        block = -1
+        while len(found) < count:
+            try:
+                block = self.owner.index(request, block + 1)
+            except ValueError:
+                break
+            if self._is_cached_of(request, block):
+                found.append(block)
+        return found
+
+    def _is_cached_of(self, request: int, block: int) -> bool:
+        return self.owner[block] == request and self.state(block) == BlockState.CACHED
 
     def came_from_cache(self, request: int, index: int) -> bool:
         """True when the logical block was a prefix hit or came with a fork."""

@@ -111,9 +111,11 @@ def test_a_block_that_nobody_holds_is_cached_if_published_else_free() -> None:
     assert mirror.state(4) == BlockState.FREE
     assert mirror.last_owner(3) == 7
     assert mirror.num_cached_of(7) == 1
+    assert mirror.cached_of(7) == mirror.cached_of(7, [3]) == mirror.cached_of(7, [4]) == [3]
     mirror.apply(step(4, BlockChange("evict", 3), BlockChange("allocate", 3, 9, 0)))
     assert mirror.counts() == BlockCounts(1, 0, 6)
     assert (mirror.last_owner(3), mirror.num_cached_of(7)) == (9, 0)
+    assert mirror.cached_of(7, [3]) == []
 
 
 def test_a_shared_block_belongs_to_both_until_one_lets_go() -> None:

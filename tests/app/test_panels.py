@@ -294,7 +294,7 @@ async def test_digits_are_a_block_in_kv_and_a_panel_elsewhere_and_the_keys_say_s
         assert "1-9 panel" not in keys()
         await pilot.press("3")
         await pilot.pause()
-        assert "⏎ go to block 3" in keys()
+        assert "Enter go to block 3" in keys()
         assert "1-9 panel" not in keys()
         await pilot.press("escape")
         await pilot.pause()

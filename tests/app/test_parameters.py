@@ -310,32 +310,38 @@ class Status:
     block_size = 16
 
 
-def metered(used: int, draft: int, max_tokens: int = 256, exact: bool = True) -> tuple[str, str]:
+def metered(
+    used: int, draft: int, max_tokens: int = 256, exact: bool = True, busy: bool = False
+) -> tuple[str, str]:
     session = SessionState("chat-1", "A", 0, params=SamplingParams(max_tokens=max_tokens))
     session.history_ids = [0] * used
+    if busy:
+        session.status = "streaming"
     said = meter(session, Status(), Draft(Count(draft, exact)))  # type: ignore[arg-type]
     return said.within(200), said.level
 
 
 def test_the_meter_tells_tokens_blocks_and_the_draft() -> None:
     assert metered(0, 0) == ("", "plain")
-    assert metered(1204, 0) == ("1,204 / 2,048 tokens · 76 blocks", "plain")
-    assert metered(1204, 31) == ("1,204 / 2,048 tokens · 76 blocks · draft +31", "plain")
-    assert metered(0, 31, exact=False) == ("draft ~31", "plain")
+    assert metered(1204, 0) == ("1,204 / 2,048 tokens", "plain")
+    assert metered(1204, 0, busy=True) == ("1,204 / 2,048 tokens · 76 blocks", "plain")
+    assert metered(0, 1) == ("draft +1 token", "plain")
+    assert metered(1204, 31) == ("1,204 / 2,048 tokens · draft +31 tokens", "plain")
+    assert metered(0, 31, exact=False) == ("draft ~31 tokens", "plain")
 
 
 def test_the_meter_warns_when_the_answer_will_not_fit_and_when_the_draft_does_not() -> None:
     text, level = metered(1800, 31)
-    assert (level, text.endswith("draft +31, leaves 209 of 256 for the answer")) == ("warning", True)
+    assert (level, text.endswith("draft +31 tokens, leaves 209 of 256 for the answer")) == ("warning", True)
     text, level = metered(1800, 300)
-    assert (level, text.endswith("draft +300: too long for 2,048")) == ("error", True)
+    assert (level, text.endswith("draft +300 tokens: too long for 2,048")) == ("error", True)
 
 
 def test_a_narrow_pane_gets_fewer_words_of_the_meter() -> None:
     session = SessionState("chat-1", "A", 0, params=SamplingParams(max_tokens=1024))
     session.history_ids = [0] * 1204
     said = meter(session, Status(), Draft(Count(31)))  # type: ignore[arg-type]
-    assert said.within(40) == "1,204/2,048 · 76 blk · +31 leaves 805"
+    assert said.within(40) == "1,204/2,048 · +31 leaves 805"
     assert said.within(14) == "+31 leaves 805"
     assert all(len(said.within(cells)) <= cells for cells in range(14, 120))
 

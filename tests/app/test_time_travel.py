@@ -147,7 +147,7 @@ async def test_escape_and_tab_and_a_command_leave_the_keys_with_the_timeline() -
     async with running(ScriptedClient(ANSWER, rate=200), size=(140, 40)) as (app, pilot):
         await looking_back(app, pilot)
         words = app.main.timeline
-        assert "number ⏎ go there" in words.render_line(2).text
+        assert "number Enter go there" in words.render_line(2).text
         await pilot.press("ctrl+o")
         await pilot.pause()
         assert app.main.inspector.has_panel_focus
@@ -255,7 +255,7 @@ async def test_the_timeline_fits_any_terminal(size: tuple[int, int]) -> None:
         assert len(lines) == size[1]
         assert "┃" in lines[-3]
         assert f"step {shown_step(app)}" in lines[-2]
-        assert ("number ⏎" in lines[-2]) == (size[0] >= 80)
+        assert ("number Enter" in lines[-2]) == (size[0] >= 80)
         assert ("[ ] eager" in lines[-2]) == (size[0] >= 80)
 
 

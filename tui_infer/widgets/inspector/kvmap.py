@@ -33,7 +33,7 @@ class KVPanel(Panel):
     HINTS: ClassVar[tuple[tuple[str, str], ...]] = (
         ("←↑↓→", "move"),
         ("0-9", "block number"),
-        ("⏎", "open"),
+        ("Enter", "open"),
         ("g", "its chat"),
         ("d", "density"),
     )
@@ -86,7 +86,11 @@ class KVPanel(Panel):
     def hints(self) -> tuple[tuple[str, str], ...]:
         if not self.cursor.typed:
             return self.HINTS
-        return (("⏎", f"go to block {self.cursor.typed}"), ("0-9", "more of it"), ("Esc Space", "clear it"))
+        return (
+            ("Enter", f"go to block {self.cursor.typed}"),
+            ("0-9", "more of it"),
+            ("Esc Space", "clear it"),
+        )
 
     def caption(self, frame: Frame, width: int) -> Line:
         if self.cursor.typed and not self._echoed:
@@ -263,7 +267,7 @@ class KVPanel(Panel):
         line: Line = [("go to block ", ink.text), (f"{typed}▏", ink.strong if there else ink.error)]
         if not there:
             line.append((f" is none: 0 to {last:,}", ink.error))
-        keys: list[Line] = [[("⏎", ink.title), (" go", ink.dim)]] if there else []
+        keys: list[Line] = [[("Enter", ink.title), (" go", ink.dim)]] if there else []
         keys.append([("Esc", ink.title), (" or ", ink.dim), ("space", ink.title), (" clear", ink.dim)])
         return spread(line, joined(keys, ("  ", ink.dim), width - width_of(line) - 2), width, ink.dim)
 

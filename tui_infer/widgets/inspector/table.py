@@ -39,14 +39,22 @@ class Run:
     def text(self) -> str:
         if self.first == self.last:
             return f"{self.first}→{self.block}"
-        return f"{self.first}–{self.last}→{self.block}–{self.block + self.last - self.first}"
+        return f"{self.first}–{self.last}→{self.physical}"
+
+    @property
+    def physical(self) -> str:
+        return (
+            str(self.block)
+            if self.first == self.last
+            else f"{self.block}–{self.block + self.last - self.first}"
+        )
 
 
 class TablePanel(Panel):
     """What fits, its start and its growing end; with the focus, or once it was scrolled, every entry."""
 
     NAME = "Table"
-    HINTS: ClassVar[tuple[tuple[str, str], ...]] = (("←↑↓→", "choose"), ("⏎", "open"), ("g", "its text"))
+    HINTS: ClassVar[tuple[tuple[str, str], ...]] = (("←↑↓→", "choose"), ("Enter", "open"), ("g", "its text"))
 
     class Chosen(Message):
         """An entry was chosen: the map is to go to its block, and with ``open`` to open it."""
@@ -68,6 +76,7 @@ class TablePanel(Panel):
         self._request: int | None = None
         self._index: int | None = None  # the chosen logical block
         self._top: int | None = None  # first line that is shown; None where the table was not scrolled
+        self._kept: tuple[int, list[int]] = (-1, [])  # a request, and its cached blocks as they were found
         self._runs: list[Run] = []  # of the entries on the screen, with their places in ``_spots``
         self._spots: list[Spot] = []
         self._lines = 0
@@ -92,12 +101,10 @@ class TablePanel(Panel):
             return [[("no chat is focused", ink.dim)]]
         request, mirror = view.focused_request, view.mirror
         if request is None:
-            return [[("no block yet: nothing was sent", ink.dim)]]
+            return [[("holds no block: nothing was sent since the engine started", ink.dim)]]
         table = mirror.table(request)
         if not table:
-            kept = mirror.num_cached_of(request)
-            note = f", {counted(kept, 'block')} still cached" if kept else ""
-            return [[(f"holds no block{note}", ink.dim)]]
+            return self._cached(frame, request, width, height)
         if request != self._request:
             self._request, self._index, self._top = request, None, None
         shared_note = self._shared_note(frame, request, table)
@@ -117,6 +124,22 @@ class TablePanel(Panel):
         if shared_note and len(lines) < height:
             lines.append(shared_note)
         return lines
+
+    def _cached(self, frame: Frame, request: int, width: int, height: int) -> list[Line]:
+        """What is left of a chat that does not run: its blocks in the cache, until others take them."""
+        ink, mirror = frame.ink, frame.view.mirror
+        before = self._kept[1] if self._kept[0] == request else []
+        blocks = mirror.cached_of(request, before)
+        self._kept, self._runs, self._spots = (request, blocks), [], []
+        if not blocks:
+            return [[("holds no block now", ink.dim)]]
+        count = len(blocks)
+        words = f"holds no block now; {count:,} of its blocks {'is' if count == 1 else 'are'} cached:"
+        runs = merged_runs([Run(number, number, block, False) for number, block in enumerate(blocks)])
+        names = [run.physical for run in runs]
+        entries: list[Line] = [[(word, ink.dim)] for word in words.split()]
+        entries += [[(f"{name},", ink.text)] for name in names[:-1]] + [[(names[-1], ink.text)]]
+        return flow(entries, width, height, " ") or elided(entries, width, height, " ", frame)
 
     def _browsed(self, frame: Frame, request: int, runs: list[Run], width: int, height: int) -> list[Line]:
         """Every entry on as many lines as it takes; ``height`` of them are shown, with a position mark."""

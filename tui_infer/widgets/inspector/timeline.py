@@ -172,7 +172,7 @@ class TimelineStrip(Widget, can_focus=True):
         keys: list[Line] = [
             [(self._pair("past-back", "past-on"), ink.title), (" 1", ink.dim)],
             [(self._pair("past-back-100", "past-on-100"), ink.title), (" 100", ink.dim)],
-            [("number ⏎", ink.title), (" go there" if width >= WIDE else "", ink.dim)],
+            [("number Enter", ink.title), (" go there" if width >= WIDE else "", ink.dim)],
             [
                 (self._pair("jump-eager-back", "jump-eager-on"), ink.title),
                 (" eager step" if width >= WIDE else " eager", ink.dim),
