@@ -244,3 +244,19 @@ def test_saving_four_streams_costs_little(tmp_path: Path) -> None:
             assert len(write.pieces[0].text) == 150
     took = time.process_time() - started
     assert took < 1.0, f"{took:.2f} s of 60 s"
+
+
+async def test_a_reader_who_comes_back_is_not_told_of_new_text_where_there_is_none(tmp_path: Path) -> None:
+    client = ScriptedClient("\n\n".join(f"paragraph {number}" for number in range(60)), rate=4000)
+    async with running_kept(client, tmp_path) as (app, pilot):
+        await ask(app, pilot, "hello")
+        await settled(app)
+        await pilot.press("pageup", "pageup")
+        assert not app.main.visible_panes[0].transcript.following
+    async with running_kept(ScriptedClient("x"), tmp_path, size=(70, 24)) as (app, pilot):
+        await wait_until(lambda: "paragraph" in screen_text(app))
+        assert not app.main.visible_panes[0].transcript.following
+        assert "new text below" not in screen_text(app)
+        await pilot.resize_terminal(50, 24)
+        await pilot.pause()
+        assert "new text below" not in screen_text(app)

@@ -57,6 +57,7 @@ class ChatDocument:
         self._held: tuple[int, float] | None = None  # where the reader went, whatever size came since
         self.follow = place is None
         self.unseen = False
+        self.newest: tuple[int, int] | None = None  # turns and characters of the last one, as drawn last
         self._views: list[_TurnView] = []
         self._starts: list[int] = []
         self._look: Look | None = None
@@ -95,6 +96,7 @@ class ChatDocument:
         if height < self.height and changed is None:
             changed = height
         self.height = height
+        self.newest = (len(turns), len(turns[-1].text) if turns else 0)
         return changed
 
     def strip(self, y: int) -> Strip | None:

@@ -107,7 +107,7 @@ class Transcript(DirectLines, ScrollView, can_focus=False):
             return
         document = self._document
         anchor = document.reader
-        height, thumb = document.height, self._thumb()
+        newest, thumb = document.newest, self._thumb()
         changed = document.sync(turns, Look(self.text_width, palette, self._color))
         took = perf_counter() - started
         self._rest_until = perf_counter() + REST * took if took > SLOW_S else 0.0
@@ -121,7 +121,8 @@ class Transcript(DirectLines, ScrollView, can_focus=False):
             top = self.max_scroll_y
         else:
             top = document.line_of(anchor) if changed == 0 else document.scroll_y
-            document.unseen = document.unseen or document.height > height
+            # by the text: another width, or a start that brings a chat back, has other rows but nothing new
+            document.unseen = document.unseen or (newest is not None and (document.newest or newest) > newest)
         moved = round(top) != round(self.scroll_y)
         if moved:
             self._placing = True
