@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tui_infer.options import engine_config, engine_options, sampling_options, sampling_params, text_of
+from tui_infer.options import app_sampling_options, engine_config, engine_options, sampling_params, text_of
 
 if TYPE_CHECKING:
     from tui_infer.state import AppState
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 @click.option("--whole-lines", is_flag=True, help="With --plain: print answers by lines, not by pieces.")
 @click.option("--system", metavar="TEXT", help="System message of every chat.")
 @click.option("--theme", metavar="NAME", help="Theme of the app.")
-@sampling_options
+@app_sampling_options
 @engine_options
 @click.pass_obj
 def chat(

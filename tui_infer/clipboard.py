@@ -35,15 +35,15 @@ class Copied:
             "": ("through the terminal (OSC 52)", HINT),
             "tmux": ("through the terminal (OSC 52 through tmux)", TMUX_HINT),
             "screen": ("through the terminal (OSC 52 through GNU screen)", SCREEN_HINT),
-            "browser": ("by the browser", BROWSER_HINT),
+            "browser": ("to the browser", BROWSER_HINT),
         }[self.inside]
         if self.characters < self.total:
             left = self.total - self.characters
             count = (
-                f"The first {self.characters:,} of {self.total:,} characters copied ({left:,} are too many)"
+                f"The first {self.characters:,} of {self.total:,} characters sent ({left:,} are too many)"
             )
         else:
-            count = f"{self.total:,} character{'s' if self.total != 1 else ''} copied"
+            count = f"{self.total:,} character{'s' if self.total != 1 else ''} sent"
         return f"{count} {how}. {hint}"
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from engine.errors import ConfigError
-from tui_infer.options import engine_options, sampling_options, text_of
+from tui_infer.options import app_sampling_options, engine_options, text_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,7 +26,7 @@ WIDTH = 40  # cells of a setting before the origin
 @click.option("--keys", "only_keys", is_flag=True, help="Print the keys that can be bound, by id.")
 @click.option("--theme", metavar="NAME", help="Theme of the app.")
 @click.option("--system", metavar="TEXT", help="System message of new chats.")
-@sampling_options
+@app_sampling_options
 @engine_options
 @click.pass_obj
 def config(

@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, TypeVar, get_args
 
 import click
@@ -95,26 +96,39 @@ _ENGINE = (
     ),
 )
 
-_SAMPLING = (
-    click.option("--temperature", type=float, metavar="T", help="0 is greedy.  [1.0]"),
-    click.option(
-        "--top-p", type=float, metavar="P", help="Share of the probability mass to draw from.  [1.0]"
-    ),
-    click.option("--top-k", type=int, metavar="K", help="Draw from the K likeliest tokens; 0 is off.  [0]"),
-    click.option(
-        "--min-p", type=float, metavar="P", help="Least probability, relative to the likeliest.  [0]"
-    ),
-    click.option("--repetition-penalty", type=float, metavar="X", help="Over prompt and answer.  [1.0]"),
-    click.option("--presence-penalty", type=float, metavar="X", help="Over the answer.  [0]"),
-    click.option("--frequency-penalty", type=float, metavar="X", help="Over the answer.  [0]"),
-    click.option("--max-tokens", type=int, metavar="N", help="Longest answer.  [256]"),
-    click.option("--stop", multiple=True, metavar="TEXT", help="Text that ends the answer; may be repeated."),
-    click.option("--stop-token-ids", type=Integers(), help="Tokens that end the answer."),
-    click.option("--ignore-eos", is_flag=True, default=None, help="Go on past the end token."),
-    click.option(
-        "--logprobs", type=int, metavar="N", help="Log probabilities of N tokens a step, with --json."
-    ),
-)
+
+class _AppOption(click.Option):
+    """A sampling option of the app, whose default is that of the settings and not the engine's."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        from tui_infer.config import Settings  # only for the help: it takes a while
+
+        record = super().get_help_record(ctx)
+        if record is None or self.name not in Settings.model_fields:
+            return record
+        default = Settings.model_fields[self.name].default
+        words = (self.help or "").partition("  [")[0]
+        none = default is None or default is False or default == ()
+        return record[0], words if none else f"{words}  [{default}]"
+
+
+def _sampling(option: Callable[..., Callable[[F], F]]) -> tuple[Callable[[F], F], ...]:
+    return (
+        option("--temperature", type=float, metavar="T", help="0 is greedy.  [1.0]"),
+        option("--top-p", type=float, metavar="P", help="Share of the probability mass to draw from.  [1.0]"),
+        option("--top-k", type=int, metavar="K", help="Draw from the K likeliest tokens; 0 is off.  [0]"),
+        option("--min-p", type=float, metavar="P", help="Least probability, relative to the likeliest.  [0]"),
+        option("--repetition-penalty", type=float, metavar="X", help="Over prompt and answer.  [1.0]"),
+        option("--presence-penalty", type=float, metavar="X", help="Over the answer.  [0]"),
+        option("--frequency-penalty", type=float, metavar="X", help="Over the answer.  [0]"),
+        option("--max-tokens", type=int, metavar="N", help="Longest answer.  [256]"),
+        option("--stop", multiple=True, metavar="TEXT", help="Text that ends the answer; may be repeated."),
+        option("--stop-token-ids", type=Integers(), help="Tokens that end the answer."),
+        option("--ignore-eos", is_flag=True, default=None, help="Go on past the end token."),
+        option(
+            "--logprobs", type=int, metavar="N", help="Log probabilities of N tokens a step, with --json."
+        ),
+    )
 
 
 def engine_options(function: F) -> F:
@@ -124,7 +138,12 @@ def engine_options(function: F) -> F:
 
 def sampling_options(function: F) -> F:
     """Adds an option for every field of ``SamplingParams`` but the seed: the engine's option gives it too."""
-    return _add(function, _SAMPLING)
+    return _add(function, _sampling(click.option))
+
+
+def app_sampling_options(function: F) -> F:
+    """The same with the defaults of the app's settings."""
+    return _add(function, _sampling(partial(click.option, cls=_AppOption)))
 
 
 def engine_config(*layers: Mapping[str, Any]) -> EngineConfig:

@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from tui_infer.clipboard import copy
+from tui_infer.clipboard import copy, inside_of
 from tui_infer.commands import Command
 from tui_infer.session import SessionState
 from tui_infer.turn_text import code_blocks, with_quote
@@ -341,7 +341,8 @@ class TurnActs:
     def send_to_clipboard(self, text: str, what: str = "") -> None:
         """Copy, and tell what was done."""
         app = self._app
-        title = f"Copied: {what}" if what else "Copied"
+        to = "browser" if inside_of(os.environ) == "browser" else "terminal (OSC 52)"
+        title = f"{what}, sent to the {to}" if what else f"Sent to the {to}"
         driver = app._driver
         copy(
             text,

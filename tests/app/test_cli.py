@@ -16,6 +16,7 @@ from engine.records import Progress
 from engine.request import Completion, SamplingParams
 from engine.version import __version__
 from tui_infer.cli import main
+from tui_infer.config import Settings
 from tui_infer.headless import JsonPrinter, ProgressLine, TextPrinter
 from tui_infer.locations import all_folders
 from tui_infer.logs import new_log
@@ -398,3 +399,20 @@ def test_a_full_disk_behind_stdout_is_told_in_one_line(command, tmp_path):
     assert run.stderr.endswith("cannot be written: No space left on device.\n")
     assert run.stderr.count("\n") == 1
     assert not list(tmp_path.glob("crash-*"))
+
+
+@pytest.mark.parametrize("command", ["config", "chat"])
+def test_the_help_of_the_app_has_the_defaults_of_its_settings(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    usual = Settings()
+    assert f"0 is greedy. [{usual.temperature}]" in said
+    assert f"Longest answer. [{usual.max_tokens}]" in said
+    assert "0 is off. [0]" in said
+    with pytest.raises(SystemExit):
+        main(["run", "--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"Longest answer. [{SamplingParams().max_tokens}]" in said

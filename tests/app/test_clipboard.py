@@ -72,7 +72,7 @@ def test_in_a_served_tab_it_goes_to_the_page_as_it_is_and_the_browser_is_named()
     sent = copied("some text", {"TEXTUAL_DRIVER": "textual.drivers.web_driver:WebDriver", "STY": "1.x"})
     assert decoded(sent.sequence) == "some text"
     assert sent.words() == (
-        "9 characters copied by the browser. If the browser refuses, the page has a button for it."
+        "9 characters sent to the browser. If the browser refuses, the page has a button for it."
     )
 
 
@@ -81,7 +81,7 @@ def test_the_user_is_told_how_much_went_and_what_to_do_where_nothing_arrives() -
     told: list[str] = []
     copy("some text", written.append, told.append, {})
     assert told == [
-        "9 characters copied through the terminal (OSC 52). "
+        "9 characters sent through the terminal (OSC 52). "
         "If nothing arrives, your terminal does not allow it."
     ]
     assert decoded(written[0]) == "some text"

@@ -116,7 +116,7 @@ async def test_c_copies_the_message_as_it_was_written() -> None:
     async with answered("first") as (app, pilot, _):
         await pilot.press("ctrl+l", "c")
         await wait_until(lambda: copied(app) == ANSWER)
-        await wait_until(lambda: f"{len(ANSWER)} characters copied through the terminal" in toasts(app))
+        await told(app, f"Sent to the terminal (OSC 52) {len(ANSWER)} characters sent through the terminal")
 
 
 async def told(app: TuiInferApp, words: str) -> None:

@@ -43,7 +43,7 @@ def test_a_copied_answer_reaches_the_terminal_and_the_user_is_told(terminal: tup
     app.send("\x0c")  # ctrl+l
     app.wait_for("c copy")
     app.send("c")
-    app.wait_for(f"{len(ANSWER)} characters copied")
+    app.wait_for(f"{len(ANSWER)} characters sent")
     found = {"plain": BARE, "tmux": IN_TMUX, "screen": IN_SCREEN}[inside]
     match = wait_until_sync(lambda: found.search(app.output), 10, "the copied text")
     sequence = match[0] if inside == "plain" else match[1]
