@@ -210,6 +210,18 @@ def test_no_character_of_a_long_code_line_is_lost() -> None:
     assert "".join(strip.text.strip() for strip in show(document)) == line
 
 
+def test_a_long_code_line_goes_on_behind_a_space_and_its_rows_are_marked_without_a_character() -> None:
+    line = "    result = compute(first_argument, second_argument, third) + 界界界 # why"
+    document = ChatDocument()
+    document.sync([Turn("assistant", f"```python\n{line}\nx\n```")], look(33))
+    rows = [strip for strip in show(document) if strip.text.strip()][1:]
+    words = [strip.text.strip() for strip in rows]
+    assert " ".join(words) == f"{line.strip()} x"
+    marks = [any(s.style is not None and s.style.reverse for s in strip) for strip in rows]
+    assert marks == [False, *[True] * (len(rows) - 2), False]
+    assert len(rows) > 3
+
+
 def test_prompts_are_shown_as_they_were_typed() -> None:
     document = ChatDocument()
     document.sync([Turn("user", "# not a heading\n* [/red] *x*")], look())

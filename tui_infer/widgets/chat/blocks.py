@@ -11,8 +11,9 @@ from tui_infer.widgets.chat.code import highlight
 from tui_infer.widgets.chat.inline import inline_spans
 from tui_infer.widgets.chat.palette import Palette
 from tui_infer.widgets.chat.table import Cell, render_table
-from tui_infer.widgets.chat.wrap import Line, cut, width_of, wrap
+from tui_infer.widgets.chat.wrap import Line, cut_at_spaces, width_of, wrap
 
+CONTINUED = Style(reverse=True)  # of the cell before a row that goes on with the line above
 _BULLETS = ("•", "◦", "▪")
 _MIN_WIDTH = 8  # below this, nesting stops to indent
 
@@ -114,7 +115,9 @@ def _list(block: Sequence[Token], width: int, palette: Palette, style: Style, de
 
 
 def _fence(token: Token, width: int, palette: Palette) -> list[Line]:
-    """A tinted box; long lines are continued on the next row, nothing is cropped."""
+    """A tinted box; long lines are continued on the next row, nothing is cropped. What marks such a row is no
+    character, which a copy of rows would have.
+    """
     language = token.info.split()[0] if token.info.split() else ""
     source = token.content.removesuffix("\n")
     lines: list[Line] = []
@@ -122,9 +125,10 @@ def _fence(token: Token, width: int, palette: Palette) -> list[Line]:
         label = f" {language} "
         lines.append([(" " * max(0, width - len(label)), palette.fence), (label, palette.fence_label)])
     for line in highlight(source, language, palette):
-        for part in cut(line, max(1, width - 2)):
+        for number, part in enumerate(cut_at_spaces(line, max(1, width - 2))):
             gap = max(0, width - 1 - width_of(part))
-            lines.append([(" ", palette.fence), *part, (" " * gap, palette.fence)])
+            margin = palette.fence_label + CONTINUED if number else palette.fence
+            lines.append([(" ", margin), *part, (" " * gap, palette.fence)])
     return lines
 
 

@@ -75,6 +75,42 @@ def cut(line: Line, width: int, first: int | None = None) -> list[Line]:
     return lines
 
 
+def cut_at_spaces(line: Line, width: int) -> list[Line]:
+    """The same, but behind a space where there is one in the second half of a row; it stays at its end."""
+    if width_of(line) <= width:
+        return [line]
+    parts: list[Line] = [[]]
+    breaks = _breaks("".join(text for text, _ in line), width)
+    place, end = 0, next(breaks, None)
+    for text, style in line:
+        while end is not None and place + len(text) > end:
+            if end > place:
+                parts[-1].append((text[: end - place], style))
+            text, place = text[end - place :], end
+            parts.append([])
+            end = next(breaks, None)
+        parts[-1].append((text, style))
+        place += len(text)
+    return parts
+
+
+def _breaks(text: str, width: int) -> Iterator[int]:
+    """Where rows of a line end, in characters."""
+    start = place = used = 0
+    space = space_used = 0  # behind the last space of the row
+    for grapheme in graphemes(text):
+        cells = cell_len(grapheme)
+        if used + cells > width and place > start:
+            if 2 * space_used < width or not text[start:space].strip():
+                space, space_used = place, used
+            yield space
+            start, used, space_used = space, used - space_used, 0
+        used += cells
+        place += len(grapheme)
+        if grapheme == " ":
+            space, space_used = place, used
+
+
 def wrap(spans: Iterable[Span], width: int) -> list[Line]:
     """Lines of at most ``width`` cells, broken at spaces, between wide characters, and at line feeds.
 
