@@ -211,7 +211,7 @@ def test_no_character_of_a_long_code_line_is_lost() -> None:
 
 
 def test_a_long_code_line_goes_on_behind_a_space_and_its_rows_are_marked_without_a_character() -> None:
-    line = "    result = compute(first_argument, second_argument, third) + 界界界 # why"
+    line = "    result = first_one + second_one + compute(third) + 界界界 # this is why"
     document = ChatDocument()
     document.sync([Turn("assistant", f"```python\n{line}\nx\n```")], look(33))
     rows = [strip for strip in show(document) if strip.text.strip()][1:]
