@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from tui_infer.chat_list import ChatList, Entry
 from tui_infer.commands import Command
@@ -20,6 +20,8 @@ from tui_infer.store.store import Store
 if TYPE_CHECKING:
     from tui_infer.app import TuiInferApp
     from tui_infer.screens.main import MainScreen
+
+T = TypeVar("T")
 
 TITLE = "Chats"
 
@@ -207,7 +209,7 @@ class ChatArchive:
             if sure:
                 self._app.run_worker(self._delete(key, done), group="delete")
             else:
-                done.set_result(False)
+                _tell(done, False)
 
         size = f"{turns} message{'s' if turns != 1 else ''}"
         question = f"Delete “{one_line(title, 60)}” with {size}? This cannot be undone."
@@ -227,9 +229,9 @@ class ChatArchive:
                 await asyncio.wrap_future(self._store.delete(key))
         except Exception as error:
             state.notice("Not deleted", words_of(error), "error")
-            done.set_result(False)
+            _tell(done, False)
             return
-        done.set_result(True)
+        _tell(done, True)
 
     def delete_current(self) -> str:
         """``/delete``: the focused chat."""
@@ -245,7 +247,7 @@ class ChatArchive:
 
         def renamed(title: str | None) -> None:
             if title is None:
-                done.set_result(None)
+                _tell(done, None)
             else:
                 self._app.run_worker(self._rename(entry.key, one_line(title), done), group="rename")
 
@@ -261,7 +263,7 @@ class ChatArchive:
                 await asyncio.wrap_future(self._store.rename(key, title))
         except Exception as error:
             self._app.state.notice("Not renamed", words_of(error), "warning")
-        done.set_result(None)
+        _tell(done, None)
 
     def adopt(self) -> str:
         """``/adopt``: let the model that runs go on with the focused chat, whose own is gone."""
@@ -274,6 +276,12 @@ class ChatArchive:
             "Chat goes on", f"The next prompt goes to {name}, with the whole conversation before it."
         )
         return ""
+
+
+def _tell(waiting: "asyncio.Future[T]", result: T) -> None:
+    """Answer whoever waits; a list that was left meanwhile does not any more."""
+    if not waiting.done():
+        waiting.set_result(result)
 
 
 def _elsewhere(chats: int) -> str:

@@ -4,11 +4,12 @@ from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Horizontal, Vertical
-from textual.screen import ModalScreen
 from textual.widgets import Button, Input, Static
 
+from tui_infer.screens.dialog import Dialog
 
-class Ask(ModalScreen[bool]):
+
+class Ask(Dialog[bool]):
     """Yes or no; Enter on the marked button, y, n, or Esc for no."""
 
     CSS_PATH = "ask.tcss"
@@ -41,7 +42,7 @@ class Ask(ModalScreen[bool]):
         self.dismiss(sure)
 
 
-class Rename(ModalScreen[str | None]):
+class Rename(Dialog[str | None]):
     """A new title; empty goes back to the automatic one, Esc changes nothing."""
 
     CSS_PATH = "ask.tcss"

@@ -1,6 +1,7 @@
 """The list of all chats: found by what was said in them, opened, archived, renamed, deleted."""
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from rich.cells import cell_len
@@ -9,11 +10,11 @@ from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Vertical
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from tui_infer.keys import CHATS_KEYS, bindings_of
+from tui_infer.screens.dialog import Dialog
 from tui_infer.store.search import Hit
 from tui_infer.themes import session_color
 from tui_infer.widgets.bar import fit
@@ -32,7 +33,7 @@ SMALL = 20  # rows of the terminal below which the list takes all of them
 MOST_SHOWN = 300
 
 
-class ChatsScreen(ModalScreen[None]):
+class ChatsScreen(Dialog[None]):
     """What is typed is looked for in all chats. Enter goes to the chat, and to the place of the hit."""
 
     CSS_PATH = "chats.tcss"
@@ -73,25 +74,31 @@ class ChatsScreen(ModalScreen[None]):
 
     def redraw(self) -> None:
         """Draw what was found again: its chats may have changed."""
-        self._write(list(self._entries.values()))
+        if not self.left:
+            self._write(list(self._entries.values()))
 
     # --- finding -----------------------------------------------------------------------------------
 
     def _search(self, *, first: bool = False) -> None:
         """The newest search is the only one; what is shown stays until it has found something."""
-        self.run_worker(self._find(first), exclusive=True, group="find")
+        if not self.left:
+            self.run_worker(partial(self._find, first), exclusive=True, group="find")
 
     async def _find(self, first: bool) -> None:
         if first:
             await self._archive.settle()
+        if self.left:
+            return
         query = self.query_one("#words", Input).value
         try:
             found = await self._archive.find(query)
         except Exception as error:
+            if self.left:
+                return
             self.query_one("#count", Static).update(Content(f"It cannot be searched: {error}"))
             return
         self._entries = {entry.key: entry for entry in found}
-        self._write(found)
+        self.redraw()
 
     @on(Input.Changed)
     def _words_changed(self, event: Input.Changed) -> None:
@@ -211,7 +218,7 @@ class ChatsScreen(ModalScreen[None]):
 
     def _go(self) -> None:
         if (entry := self._entries.get(self._chosen)) is not None:
-            self.run_worker(self._open(entry), group="open", exclusive=True)
+            self.run_worker(partial(self._open, entry), group="open", exclusive=True)
 
     async def _open(self, entry: "Entry") -> None:
         session = await self._archive.open(entry.key)
@@ -224,7 +231,7 @@ class ChatsScreen(ModalScreen[None]):
 
     def action_archive(self) -> None:
         if (entry := self._entries.get(self._chosen)) is not None:
-            self.run_worker(self._put_away(entry), group="away", exclusive=True)
+            self.run_worker(partial(self._put_away, entry), group="away", exclusive=True)
 
     async def _put_away(self, entry: "Entry") -> None:
         await self._archive.put_away(entry.key)
@@ -232,7 +239,7 @@ class ChatsScreen(ModalScreen[None]):
 
     def action_rename(self) -> None:
         if (entry := self._entries.get(self._chosen)) is not None:
-            self.run_worker(self._rename(entry), group="rename", exclusive=True)
+            self.run_worker(partial(self._rename, entry), group="rename", exclusive=True)
 
     async def _rename(self, entry: "Entry") -> None:
         await self._archive.rename(entry)
@@ -240,7 +247,7 @@ class ChatsScreen(ModalScreen[None]):
 
     def action_delete(self) -> None:
         if (entry := self._entries.get(self._chosen)) is not None:
-            self.run_worker(self._delete(entry), group="delete", exclusive=True)
+            self.run_worker(partial(self._delete, entry), group="delete", exclusive=True)
 
     async def _delete(self, entry: "Entry") -> None:
         if await self._archive.delete(entry.key, entry.title, entry.turns):

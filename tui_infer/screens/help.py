@@ -6,11 +6,12 @@ from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Horizontal, VerticalScroll
-from textual.screen import ModalScreen, Screen
+from textual.screen import Screen
 from textual.widgets import Static
 
 from tui_infer.help_topics import PANELS, PAST, PROMPT, Section, arranged, matching, sections
 from tui_infer.keymap import KeyNames
+from tui_infer.screens.dialog import Dialog
 from tui_infer.slash import COMMANDS
 from tui_infer.widgets.chat.marks import MARKS
 from tui_infer.widgets.chat.prompt import Prompt
@@ -34,6 +35,7 @@ MARK_WORDS = {
 OTHER_MARKS = (
     ("*", "something new to read"),
     ("⇉", "gets what you send, as all shown chats do"),
+    ("▶", "has the keys, where all get what you send"),
     ("⚙", "parameters that are not the usual ones"),
     ("✎", "an earlier prompt is edited"),
     ("↳", "a branch of the chat of that title"),
@@ -71,7 +73,7 @@ def titles_here(screen: Screen) -> list[str]:
     return [str(title)] if (title := getattr(screen, "HELP", "")) else [PROMPT]
 
 
-class HelpScreen(ModalScreen[None]):
+class HelpScreen(Dialog[None]):
     """The sections ``first`` come first, on where the focus was if ``here``; ``words`` are looked for."""
 
     CSS_PATH = "help.tcss"

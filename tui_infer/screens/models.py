@@ -7,7 +7,6 @@ from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Vertical
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
@@ -16,6 +15,7 @@ from engine.models.shapes import NOTE
 from tui_infer.model_catalog import KIND_WORDS, LocalModel
 from tui_infer.model_memory import Fit, Room, fit
 from tui_infer.sanitize import one_line
+from tui_infer.screens.dialog import Dialog
 
 Find = Callable[[], tuple[list[LocalModel], Room]]
 
@@ -26,7 +26,7 @@ ROUND = 15  # rows of the dialog and round it beside the list
 LOW = 18  # rows of a terminal from which all of it is shown
 
 
-class ModelPicker(ModalScreen[str | None]):
+class ModelPicker(Dialog[str | None]):
     """Gives what ``--model`` takes; None where Esc changed nothing. ``find`` is called on a thread."""
 
     CSS_PATH = "models.tcss"

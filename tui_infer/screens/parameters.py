@@ -10,7 +10,6 @@ from textual.binding import Binding
 from textual.containers import Horizontal, VerticalScroll
 from textual.content import Content
 from textual.message import Message
-from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
 from engine.errors import RequestError
@@ -19,6 +18,7 @@ from tui_infer.parameters import texts_of
 from tui_infer.presets import Sampling, over
 from tui_infer.sanitize import one_line
 from tui_infer.screens.compare_form import PromptText
+from tui_infer.screens.dialog import Dialog
 from tui_infer.session import SessionState
 from tui_infer.set_params import changed
 
@@ -83,7 +83,7 @@ class Cycle(Static, can_focus=True):
         self.action_turn(1)
 
 
-class ParametersForm(ModalScreen[Chosen | None]):
+class ParametersForm(Dialog[Chosen | None]):
     """Every field says beside it what is wrong with it, in the engine's words; Esc changes nothing."""
 
     CSS_PATH = "parameters.tcss"

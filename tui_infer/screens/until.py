@@ -4,17 +4,17 @@ from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Vertical
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from engine.records import RunUntil
 from tui_infer.run_until import CONDITIONS
+from tui_infer.screens.dialog import Dialog
 
 ANY = "any chat"
 
 
-class Until(ModalScreen[RunUntil | None]):
+class Until(Dialog[RunUntil | None]):
     """Enter or a number runs until a condition; ``c`` asks it of the focused chat; Esc changes nothing."""
 
     CSS_PATH = "until.tcss"
