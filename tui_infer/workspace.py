@@ -18,6 +18,7 @@ Severity = Literal["information", "warning", "error"]
 Subscriber = Callable[[str], None]
 
 TITLE_LENGTH = 60
+CLOSED_LETTERS = 8  # chats that were closed, whose letters are not given again at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,7 @@ class Workspace:
     def new_session(self, *, focus: bool = True) -> SessionState:
         """Open an empty chat, and focus it unless told otherwise."""
         self._created += 1
-        index = first_free({session.letter for session in self.sessions.values()})
+        index = first_free(self._taken_letters())
         session = SessionState(
             id=f"chat-{self._created}",
             letter=letter_of(index),
@@ -111,13 +112,25 @@ class Workspace:
             self._changed("sessions", session.id)
         return session
 
+    def _taken_letters(self) -> set[str]:
+        """Letters of open chats, and of those closed last whose blocks the cache may still have: a new chat
+        under one of these would pass for their owner.
+        """
+        closed: dict[str, str] = {}
+        for tag in reversed(self.tags.values()):
+            if len(closed) == CLOSED_LETTERS:
+                break
+            if tag.session not in self.sessions:
+                closed[tag.session] = tag.letter
+        return {*closed.values(), *(session.letter for session in self.sessions.values())}
+
     def open_stored(self, session: SessionState) -> None:
         """Take in a chat of the store under an id of this run; its letter stays where no open chat has it."""
         self._created += 1
         session.id = f"chat-{self._created}"
         used = {other.letter for other in self.sessions.values()}
         if not session.letter or session.letter in used:
-            index = first_free(used)
+            index = first_free(self._taken_letters())
             session.letter, session.color = letter_of(index), index % PALETTE_SIZE
         self.sessions[session.id] = session
         self._changed("sessions", session.id)

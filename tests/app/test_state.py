@@ -403,6 +403,17 @@ def test_a_closed_chats_letter_is_free_again(state: AppState) -> None:
     assert state.new_session().letter == "B"
 
 
+def test_a_closed_chats_letter_is_not_given_again_while_its_blocks_may_be_cached(state: AppState) -> None:
+    second = state.new_session()
+    state.apply(Ready(engine_status()))
+    state.submit(second.id, "x")
+    state.apply(Started(second.id, second.epoch, 7, [1, 2], ["a", "b"]))
+    state.close_session(second.id)
+    assert [state.new_session().letter for _ in range(2)] == ["C", "D"]
+    state.restarting()  # nothing is cached any more
+    assert state.new_session().letter == "B"
+
+
 def test_closing_the_last_chat_leaves_a_new_one(state: AppState) -> None:
     state.submit(state.focused, "x")
     state.close_session(state.focused)
