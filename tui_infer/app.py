@@ -20,7 +20,7 @@ from tui_infer.archive import ChatArchive
 from tui_infer.assistance import AppAssistance
 from tui_infer.chat_commands import ChatCommands
 from tui_infer.chat_transfer import ChatTransfer
-from tui_infer.commands import TuiCommands
+from tui_infer.commands import AllCommands, TuiCommands
 from tui_infer.config import Settings
 from tui_infer.config_sources import load_config
 from tui_infer.drafts import Drafts
@@ -489,6 +489,10 @@ class TuiInferApp(App[int], inherit_bindings=False):
 
     def action_next_panel(self) -> None:
         self.main.step_panel(1)
+
+    def action_command_palette(self) -> None:
+        if not isinstance(self.screen, AllCommands):
+            self.push_screen(AllCommands(id="--command-palette"))
 
     def action_show_help(self) -> None:
         if isinstance(self.screen, HelpScreen):

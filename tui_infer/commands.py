@@ -4,12 +4,13 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from textual.command import DiscoveryHit, Hit, Hits, Provider
+from textual.command import CommandPalette, DiscoveryHit, Hit, Hits, Provider
 from textual.content import Content
 
 from tui_infer.event_log import KIND_WORDS, KINDS
 from tui_infer.keys import KEYS
 from tui_infer.run_until import CONDITIONS
+from tui_infer.screens.dialog import LeftOnce
 
 if TYPE_CHECKING:
     from tui_infer.app import TuiInferApp
@@ -118,6 +119,10 @@ def _panel_commands(app: "TuiInferApp") -> Iterator[Command]:
         yield Command(f"Events: only {KIND_WORDS.get(kind, kind)}", "k", f"app.only_events({kind!r}, '')")
     for session in app.state.sessions.values():
         yield Command(f"Events: only chat {session.letter}", "f", f"app.only_events('', {session.id!r})")
+
+
+class AllCommands(CommandPalette, LeftOnce[None]):
+    """Textual's palette, which quick fingers leave only once."""
 
 
 class TuiCommands(Provider):

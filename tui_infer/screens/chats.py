@@ -1,7 +1,6 @@
 """The list of all chats: found by what was said in them, opened, archived, renamed, deleted."""
 
 import time
-from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from rich.cells import cell_len
@@ -82,7 +81,7 @@ class ChatsScreen(Dialog[None]):
     def _search(self, *, first: bool = False) -> None:
         """The newest search is the only one; what is shown stays until it has found something."""
         if not self.left:
-            self.run_worker(partial(self._find, first), exclusive=True, group="find")
+            self.run_worker(self._find(first), exclusive=True, group="find")
 
     async def _find(self, first: bool) -> None:
         if first:
@@ -218,7 +217,7 @@ class ChatsScreen(Dialog[None]):
 
     def _go(self) -> None:
         if (entry := self._entries.get(self._chosen)) is not None:
-            self.run_worker(partial(self._open, entry), group="open", exclusive=True)
+            self.run_worker(self._open(entry), group="open", exclusive=True)
 
     async def _open(self, entry: "Entry") -> None:
         session = await self._archive.open(entry.key)
@@ -231,7 +230,7 @@ class ChatsScreen(Dialog[None]):
 
     def action_archive(self) -> None:
         if (entry := self._entries.get(self._chosen)) is not None:
-            self.run_worker(partial(self._put_away, entry), group="away", exclusive=True)
+            self.run_worker(self._put_away(entry), group="away", exclusive=True)
 
     async def _put_away(self, entry: "Entry") -> None:
         await self._archive.put_away(entry.key)
@@ -239,7 +238,7 @@ class ChatsScreen(Dialog[None]):
 
     def action_rename(self) -> None:
         if (entry := self._entries.get(self._chosen)) is not None:
-            self.run_worker(partial(self._rename, entry), group="rename", exclusive=True)
+            self.run_worker(self._rename(entry), group="rename", exclusive=True)
 
     async def _rename(self, entry: "Entry") -> None:
         await self._archive.rename(entry)
@@ -247,7 +246,7 @@ class ChatsScreen(Dialog[None]):
 
     def action_delete(self) -> None:
         if (entry := self._entries.get(self._chosen)) is not None:
-            self.run_worker(partial(self._delete, entry), group="delete", exclusive=True)
+            self.run_worker(self._delete(entry), group="delete", exclusive=True)
 
     async def _delete(self, entry: "Entry") -> None:
         if await self._archive.delete(entry.key, entry.title, entry.turns):

@@ -27,5 +27,5 @@ class LeftOnce(Screen[Result]):
         return super().check_action(action, parameters) if self.is_active else False
 
 
-class Dialog(LeftOnce[Result], ModalScreen[Result]):
+class Dialog(ModalScreen[Result], LeftOnce[Result]):  # in this order: styles come from the first
     """A dialog, under which the main screen is to be seen."""
