@@ -39,9 +39,7 @@ class Copied:
         }[self.inside]
         if self.characters < self.total:
             left = self.total - self.characters
-            count = (
-                f"The first {self.characters:,} of {self.total:,} characters sent ({left:,} are too many)"
-            )
+            count = f"The first {self.characters:,} of {self.total:,} characters sent ({left:,} are too many)"
         else:
             count = f"{self.total:,} character{'s' if self.total != 1 else ''} sent"
         return f"{count} {how}. {hint}"

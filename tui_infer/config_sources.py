@@ -25,8 +25,7 @@ from tui_infer.locations import config_file
 PREFIX = "TUI_INFER_"
 # Variables of that name that are no settings: folders, and what tests and measurements read.
 NOT_SETTINGS = frozenset(
-    PREFIX + name
-    for name in ("CACHE_DIR", "CONFIG_DIR", "DATA_DIR", "LOG_DIR", "PROPERTY_RUNS", "RESULTS")
+    PREFIX + name for name in ("CACHE_DIR", "CONFIG_DIR", "DATA_DIR", "LOG_DIR", "PROPERTY_RUNS", "RESULTS")
 )
 NO_COLOR, NO_COLOR_THEME = "NO_COLOR", "no-color"
 TABLES = ("engine", "keys", "presets")

@@ -77,7 +77,7 @@ def topic_of(words: str, titles: Sequence[str], commands: Iterable[str]) -> tupl
     word = words.strip().lower()
     by_name = {title.lower(): title for title in titles}
     by_name |= {"keys": GROUPS[0], "inspector": PANELS, "past": PAST}
-    by_name |= {name: SETTINGS for name in ("config", "rebind", "file", "folders")}
+    by_name |= dict.fromkeys(("config", "rebind", "file", "folders"), SETTINGS)
     if word in by_name:
         return by_name[word], "", ""
     starts = [title for name, title in by_name.items() if name.startswith(word)]

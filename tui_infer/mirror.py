@@ -276,7 +276,7 @@ class BlockMirror:
         return self._cached_of.get(request, 0)
 
     def cached_of(self, request: int, known: Sequence[int] = ()) -> list[int]:
-        """These blocks, in order. ``known`` is what was found before: all are searched only if that changed."""
+        """These blocks, in order. ``known`` is what was found before: all are searched if that changed."""
         count = self.num_cached_of(request)
         if len(known) == count and all(self._is_cached_of(request, block) for block in known):
             return list(known)

@@ -164,7 +164,7 @@ class SessionState:
         return [*earlier, new]
 
     def messages_at(self, position: int, text: str) -> list[Message]:
-        """What has to be rendered for ``text`` in place of the prompt at ``position``, as ``messages`` does."""
+        """What has to be rendered for ``text`` in place of the prompt there, as ``messages`` does."""
         earlier = SessionState(
             self.id,
             self.letter,
@@ -251,8 +251,8 @@ class SessionState:
         self.queue_paused = bool(self.queue) and (self.queue_paused or status != "done")
 
     def record_stats(self, event: Finished) -> None:
-        """Attach the engine's numbers to the answer of this epoch, open or closed by hand. Its tokens a second
-        count pauses, ours do not.
+        """Attach the engine's numbers to the answer of this epoch, open or closed by hand. Its tokens a
+        second count pauses, ours do not.
         """
         turn = self.last_answer
         if turn is None:

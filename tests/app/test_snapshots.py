@@ -1,0 +1,84 @@
+"""The main screens look as they were kept: at three sizes of the terminal, dark and light."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.app.driving import ask, running, settled
+from tests.app.snapshots import KEPT, compare, drawn, read
+from tests.app.still import StillClient
+from tui_infer.config import Settings
+
+ANSWER = """Here is **one** way, `O(√n)`:
+
+```python
+def prime(n):
+    return n > 1 and all(n % i for i in range(2, int(n**0.5) + 1))
+```
+
+1. it divides by every number up to the root,
+2. and stops at the first divisor.
+
+| n | prime |
+|--:|-------|
+| 7 | yes |
+| 91 | no, 7 × 13 |
+"""
+PROMPTS = ("Is 7 prime? Write a function.", "And 91?", "[/red] 日本語 🎉")
+SIZES = [(160, 48), (100, 30), (80, 24)]
+THEMES = ["dark", "light"]
+
+
+class Screen(NamedTuple):
+    """The keys that lead to it from three answered chats."""
+
+    name: str
+    keys: tuple[str, ...]
+
+
+SCREENS = [
+    Screen("chats", ()),
+    Screen("inspector", ("f6", "f6", "f6")),
+    Screen("messages", ("ctrl+l", "up")),
+    Screen("parameters", ("alt+p",)),
+    Screen("compare", ("alt+c",)),
+    Screen("help", ("f1",)),
+    Screen("past", ("f9", "left", "left", "left")),
+]
+
+
+@pytest.mark.parametrize("theme", THEMES)
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize("screen", SCREENS, ids=lambda screen: screen.name)
+async def test_a_screen_looks_as_it_was_kept(
+    screen: Screen, size: tuple[int, int], theme: str, tmp_path: Path
+) -> None:
+    async with running(StillClient(ANSWER, graphs=True), size, Settings(theme=theme)) as (app, pilot):
+        app.state.clock = lambda: 0.0  # rates by the clock are not of this machine
+        for number, prompt in enumerate(PROMPTS):
+            if number:
+                await pilot.press("ctrl+n")
+            await ask(app, pilot, prompt)
+        await settled(app)
+        if screen.name == "inspector":
+            while app.main.inspector_mode != "full":
+                await pilot.press("f6")
+        else:
+            for key in screen.keys:
+                await pilot.press(key)
+        await pilot.pause(0.3)
+        await settled(app)
+        app.clear_notifications()
+        await pilot.pause(0.1)
+        compare(app, f"{screen.name}-{size[0]}x{size[1]}-{theme}", tmp_path)
+
+
+def test_a_picture_is_compared_by_text_place_and_colour() -> None:
+    """What the comparison reads of a kept picture is not nothing, and a changed word or colour is seen."""
+    svg = read(KEPT / "chats-80x24-dark.svgz")
+    cells = drawn(svg)
+    assert any("91" in text for _, _, text, _ in cells)
+    assert drawn(svg.replace("91", "92")) != cells
+    assert drawn(svg.replace("#67b9fb", "#67b9fa")) != cells
+    assert drawn(svg.replace('class="terminal-', 'class="other-')) == cells
