@@ -26,6 +26,7 @@ class Several:
     def __init__(self, app: "TuiInferApp") -> None:
         self._app = app
         self.comparison: Comparison | None = None
+        self._panes = 0  # that were shown before the comparison
 
     # --- sending -----------------------------------------------------------------------------------
 
@@ -227,6 +228,7 @@ class Several:
 
     def _show(self) -> None:
         assert self.comparison is not None
+        self._panes = len(self._app.main.visible_panes)
         self._app.push_screen(CompareScreen(self._app.state, self.comparison), self._left)
 
     def _left(self, outcome: str | None) -> None:
@@ -246,6 +248,10 @@ class Several:
         self._app.main.catch_up()
         if what == "new":
             self.ask()
+        elif (panes := len(self._app.main.visible_panes)) != self._panes:
+            chats = len(state.sessions)
+            told = f"{panes} pane{'s' if panes > 1 else ''}: {chats} chat{'s' if chats > 1 else ''} are open"
+            self._app.flash("Layout", f"{told}; {state.keys['layout']} changes it.")
 
     def confirm_take(self, screen: CompareScreen, session: SessionState, others: int) -> None:
         """Ask before other columns are closed."""

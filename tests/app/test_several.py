@@ -616,3 +616,33 @@ async def test_what_a_queue_and_a_comparison_send_is_recorded_and_replayed_as_an
         shown = [[turn.text for turn in session.turns] for session in replay.state.sessions.values()]
         assert shown == live
         assert not any(session.queue for session in replay.state.sessions.values())
+
+
+async def test_d_in_the_first_column_goes_to_the_first_difference_of_the_next_and_help_begins_there() -> None:
+    client = Varied("same one", "same two")
+    async with running(client, size=(160, 48)) as (app, pilot):
+        await ask(app, pilot, "/compare n=2 Go")
+        await wait_until(lambda: not app.state.active and len(sent(client)) == 2)
+        screen = await wait_until(lambda: compare_screen(app))
+        await wait_until(lambda: "then…" in screen_text(app) or "differs" in screen_text(app))
+        assert screen.view.chosen == 0
+        await pilot.press("d")
+        assert screen.view.chosen == 1
+        assert "No difference" not in screen_text(app)
+        await pilot.press("f1")
+        await wait_until(lambda: "Comparing (here)" in screen_text(app))
+        await pilot.press("f1")
+
+
+async def test_keys_of_the_compare_view_differ_while_it_answers_and_another_layout_is_told() -> None:
+    client = ScriptedClient(STREAM)
+    async with running(client, size=(160, 48)) as (app, pilot):
+        await ask(app, pilot, "/compare n=3 Go")
+        await wait_until(lambda: "Esc stop all  k back, they go on" in screen_text(app))
+        await pilot.press("escape")
+        await wait_until(lambda: "k Esc back, keep all as chats" in screen_text(app))
+        await pilot.press("k")
+        await pane_of(app)
+        panes = len(app.main.visible_panes)
+        assert panes > 1
+        await wait_until(lambda: f"{panes} panes: 4 chats are open; F5 changes it." in screen_text(app))

@@ -25,12 +25,17 @@ COMPARE_S = 0.35  # between two comparisons of them, or
 REST = 3  # times as long as the last one took
 SOON_S = 0.001  # a timer cannot wait for no time
 
+# While they answer Esc and the key that keeps them differ, then they do the same.
+ANSWERING = (("compare-stop",), "stop all", "stop")
+KEEP = (("compare-keep",), "back, they go on", "back")
+OVER = (("compare-keep", "compare-stop"), "back, keep all as chats", "back")
+
 # (ids of keys, what they do, the same on a narrow screen), the most important first
-HINTS = [
+FIRST = [
     (("compare-previous", "compare-next"), "column", "column"),
     (("compare-take",), "take it, close the others", "take it"),
-    (("compare-keep",), "keep all", "keep all"),
-    (("compare-stop",), "{escape}", "{escape}"),
+]
+LAST = [
     (("compare-difference",), "next difference", "difference"),
     (("compare-new",), "new", "new"),
     (("compare-marks",), "marks", "marks"),
@@ -58,16 +63,17 @@ class CompareKeys(Bar):
     """What the keys do here."""
 
     DEFAULT_CSS = "CompareKeys { background: $footer-background; }"
-    escape = "back"
+    answering = False
 
     def parts(self, width: int) -> list[Part]:
         key_style, text_style = self.ink("footer-key-foreground", bold=True), self.ink("foreground", 0.7)
         parts: list[Part] = []
         used = 0
         bound = bound_keys(self.screen)
-        for ids, wide, narrow in HINTS:
+        hints = [*FIRST, *([ANSWERING, KEEP] if self.answering else [OVER]), *LAST]
+        for ids, wide, narrow in hints:
             key = " ".join(bound[id][0] for id in ids if id in bound)
-            label = (wide if width >= WIDE else narrow).format(escape=self.escape)
+            label = wide if width >= WIDE else narrow
             cells = cell_len(key) + cell_len(label) + 3
             if used + cells > width:
                 break
@@ -80,6 +86,7 @@ class CompareScreen(LeftOnce[str | None], inherit_bindings=False):
     """Dismissed with ``take ID``, ``keep ID`` or ``new``; all chats stay as they are until then."""
 
     CSS_PATH = "compare.tcss"
+    HELP = "Comparing"
     BINDINGS = [
         *[Binding(key.keys, key.action, key.label, show=False, id=key.id) for key in COMPARE_KEYS],
         *[Binding(f"{n},alt+{n}", f"number({n})", f"column {n}", show=False) for n in range(1, 9)],
@@ -146,9 +153,9 @@ class CompareScreen(LeftOnce[str | None], inherit_bindings=False):
             self.dismiss(None)
             return
         self.view.update()
-        escape = "stop" if self._comparison.busy(self._state) else "back"
-        if escape != self.keys.escape:
-            self.keys.escape = escape
+        answering = self._comparison.busy(self._state)
+        if answering != self.keys.answering:
+            self.keys.answering = answering
             self.keys.refresh()
         self._compare_soon()
 
@@ -197,6 +204,8 @@ class CompareScreen(LeftOnce[str | None], inherit_bindings=False):
         self.view.to_edge(end=end)
 
     def action_difference(self, step: int) -> None:
+        if step > 0 and self.view.leave_reference():
+            return
         if not self.view.next_difference(step):
             self.notify(f"No difference {'below' if step > 0 else 'above'}", markup=False, timeout=2)
 

@@ -147,6 +147,20 @@ class CompareView(Widget, can_focus=True):
         self.refresh()
         return True
 
+    def leave_reference(self) -> bool:
+        """From the first column, to which the others are compared, to the next one's first difference; False
+        where another column is chosen, or there are no others.
+        """
+        columns = self.columns
+        if len(columns) < 2 or self.current is not columns[0]:
+            return False
+        self.choose(1)
+        marked = self._body(columns[1], self._width()).marked
+        if marked:
+            self.top = min(marked[0], self._end())
+            self.follow = False
+        return True
+
     def _body(self, session: SessionState, width: int) -> _Body:
         answer = self._comparison.answer_of(session)
         body = self._bodies.setdefault(session.id, _Body())
