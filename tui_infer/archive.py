@@ -1,6 +1,7 @@
 """All chats, open and archived, from the app's side: saving, the list of them, and what is done to one."""
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeVar
 
@@ -16,6 +17,7 @@ from tui_infer.store.restore import adopt, reopen
 from tui_infer.store.rows import Place
 from tui_infer.store.search import Hit
 from tui_infer.store.store import Store
+from tui_infer.versions import num_hidden
 
 if TYPE_CHECKING:
     from tui_infer.app import TuiInferApp
@@ -201,8 +203,19 @@ class ChatArchive:
             self.archive(session)
             await self.settle()
 
-    def delete(self, key: str, title: str, turns: int) -> "asyncio.Future[bool]":
-        """Delete a chat after a question; whether it was."""
+    async def hidden(self, key: str) -> int:
+        """Messages of other versions that a chat has; 0 where that cannot be read."""
+        if (session := self.live(key)) is not None:
+            return num_hidden(session.turns)
+        if self._store is not None:
+            with contextlib.suppress(Exception):  # deleting it tells what is wrong
+                return num_hidden((await asyncio.to_thread(self._store.body, key)).turns)
+        return 0
+
+    def delete(self, key: str, title: str, turns: int, hidden: int = 0) -> "asyncio.Future[bool]":
+        """Delete a chat after a question, which tells of messages, ``hidden`` ones of other versions too;
+        whether it was.
+        """
         done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
         def answered(sure: bool | None) -> None:
@@ -212,6 +225,7 @@ class ChatArchive:
                 _tell(done, False)
 
         size = f"{turns} message{'s' if turns != 1 else ''}"
+        size += f" and {hidden} of other versions" if hidden else ""
         question = f"Delete “{one_line(title, 60)}” with {size}? This cannot be undone."
         self._app.push_screen(Ask(question, "Delete it", "Keep it"), answered)
         return done
@@ -238,7 +252,7 @@ class ChatArchive:
         if self._app.replay is not None:
             return self._app.state.read_only
         session = self._app.state.current
-        self.delete(session.key, session.title, len(session.turns))
+        self.delete(session.key, session.title, len(session.turns), num_hidden(session.turns))
         return ""
 
     def rename(self, entry: Entry) -> "asyncio.Future[None]":

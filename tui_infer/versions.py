@@ -4,6 +4,8 @@ They hang on the turn in whose place they stood, so that a version carries the v
 Plain data, no Textual.
 """
 
+from collections.abc import Sequence
+
 from tui_infer.session import SessionState, SessionStatus, Tail, Turn, TurnStatus
 
 _STATUS: dict[TurnStatus, SessionStatus] = {"cancelled": "cancelled", "error": "error"}
@@ -25,6 +27,12 @@ def ids_before(session: SessionState, position: int) -> int | None:
 def count(turn: Turn) -> int:
     """How many versions there are, the shown one included."""
     return len(turn.others) + 1
+
+
+def num_hidden(turns: Sequence[Turn]) -> int:
+    """Messages in all versions of these turns that are not shown."""
+    tails = [tail for turn in turns for tail in turn.others]
+    return sum(len(tail.turns) + num_hidden(tail.turns) for tail in tails)
 
 
 def put_away(session: SessionState, position: int) -> list[Tail]:

@@ -156,6 +156,25 @@ async def test_deleting_asks_cancels_and_leaves_nothing(tmp_path: Path) -> None:
     assert rows(tmp_path, "SELECT count(*) FROM chats") == [(0,)]
 
 
+async def test_deleting_tells_of_messages_in_other_versions_too(tmp_path: Path) -> None:
+    async with running_kept(ScriptedClient("word", rate=1e5), tmp_path) as (app, pilot):
+        await ask(app, pilot, "secret things")
+        await settled(app)
+        for _ in range(2):
+            await ask(app, pilot, "/retry new")
+            await settled(app)
+        await ask(app, pilot, "/delete")
+        await wait_until(lambda: "with 2 messages and 2 of" in screen_text(app))
+        await pilot.press("escape")
+        await pilot.press("ctrl+g")
+        await wait_until(lambda: not app.state.current.turns)
+        await pilot.press("ctrl+f")
+        await wait_until(lambda: "secret things" in screen_text(app))
+        await pilot.press("ctrl+d")
+        await wait_until(lambda: "with 2 messages and 2 of" in screen_text(app))
+        await pilot.press("escape", "escape")
+
+
 # --- models that are gone --------------------------------------------------------------------------
 
 

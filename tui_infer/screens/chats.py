@@ -249,7 +249,8 @@ class ChatsScreen(Dialog[None]):
             self.run_worker(self._delete(entry), group="delete", exclusive=True)
 
     async def _delete(self, entry: "Entry") -> None:
-        if await self._archive.delete(entry.key, entry.title, entry.turns):
+        hidden = await self._archive.hidden(entry.key)
+        if await self._archive.delete(entry.key, entry.title, entry.turns, hidden):
             self._search()
 
 
