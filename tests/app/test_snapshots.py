@@ -8,7 +8,10 @@ import pytest
 from tests.app.driving import ask, running, settled
 from tests.app.snapshots import KEPT, compare, drawn, read
 from tests.app.still import StillClient
+from tests.waiting import wait_until
+from tui_infer.app import TuiInferApp
 from tui_infer.config import Settings
+from tui_infer.widgets.inspector.kvmap import KVPanel
 
 ANSWER = """Here is **one** way, `O(√n)`:
 
@@ -60,7 +63,7 @@ async def test_a_screen_looks_as_it_was_kept(
             if number:
                 await pilot.press("ctrl+n")
             await ask(app, pilot, prompt)
-        await settled(app)
+        await calm(app)
         if screen.name == "inspector":
             while app.main.inspector_mode != "full":
                 await pilot.press("f6")
@@ -68,10 +71,18 @@ async def test_a_screen_looks_as_it_was_kept(
             for key in screen.keys:
                 await pilot.press(key)
         await pilot.pause(0.3)
-        await settled(app)
+        await calm(app)
         app.clear_notifications()
         await pilot.pause(0.1)
         compare(app, f"{screen.name}-{size[0]}x{size[1]}-{theme}", tmp_path)
+
+
+async def calm(app: TuiInferApp) -> None:
+    """Wait until all is drawn and no block glows: what glows fades by the clock."""
+    await settled(app)
+    if app.main.inspector_visible:
+        grid = app.main.inspector.query_one(KVPanel)._grid
+        await wait_until(lambda: not grid._glowing, what="new blocks to fade")
 
 
 def test_a_picture_is_compared_by_text_place_and_colour() -> None:
