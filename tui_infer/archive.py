@@ -54,6 +54,7 @@ class ChatArchive:
 
     def begin(self) -> None:
         """The app is up: from here on changes are saved."""
+        _ = self._main  # while it is there: the last save comes when it is gone
         if self.keeper is not None:
             self.keeper.begin()
 

@@ -199,7 +199,8 @@ class ScriptedClient(Client):
             tokens = sent = 0
             while sent < len(self.answer):
                 await asyncio.sleep(self.delta_s)
-                due = int((time.monotonic() - started) * self.rate)
+                whole = -(-len(self.answer) // self.chars)  # tokens; no more of them however late it is
+                due = min(whole, int((time.monotonic() - started) * self.rate))
                 text = self.answer[sent : due * self.chars]
                 if not text:
                     continue
