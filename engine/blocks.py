@@ -162,7 +162,11 @@ class BlockPool:
     def tail_is_shared(self, request: Request) -> bool:
         """True when the request's next token would be written into a block that others read too."""
         partial = request.num_computed % self.block_size != 0
-        return partial and self._references[request.block_table[-1]] > 1
+        return partial and self.shares_tail(request)
+
+    def shares_tail(self, request: Request) -> bool:
+        """True when others refer to the last block of the request's table, full or not."""
+        return self._references[request.block_table[-1]] > 1
 
     def copy_tail(self, request: Request) -> tuple[int, int]:
         """Replace a shared, partly filled last block by a block of the request's own.

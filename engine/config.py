@@ -38,6 +38,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         graph_sizes: padded batch sizes to capture; ``None`` takes powers of two up to ``max_batch``, and
             ``max_batch`` itself, and ``()`` captures nothing.
         prefix_cache: share full blocks between requests with a common prefix.
+        ahead: launch the next decode step before this one's tokens are read, where graphs can be had; the
+            tokens are the same.
         model_impl: ``decoder`` is our fused one for the Llama family, ``transformers`` runs the stock
             modules; ``auto`` takes the first where it can.
         gpu_memory_utilization: share of the card that weights, graphs and KV may take together.
@@ -63,6 +65,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     prefill_chunk: int = 512
     graph_sizes: tuple[int, ...] | None = None
     prefix_cache: bool = True
+    ahead: bool = True
     model_impl: ModelImpl = "auto"
     gpu_memory_utilization: float = 0.9
     seed: int = 0

@@ -1,8 +1,11 @@
 """Engine: the step loop over scheduler, runner, sampler and text."""
 
+import contextlib
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NoReturn
 
 import msgspec
 import torch
@@ -25,12 +28,22 @@ from engine.records import (
     StepTimes,
 )
 from engine.request import Completion, FinishReason, Request, SamplingParams, completion_of
-from engine.runner import StepOutput
+from engine.runner import Flight, StepOutput
 from engine.sampler import NO_TOKEN
 from engine.scheduler import Scheduler, StepPlan, stop_reason
 from engine.setup import build
 from engine.text import Detokenizer
 from engine.threads import ThreadGovernor
+
+
+@dataclass(slots=True)
+class _Spent:
+    """Host milliseconds of one call, and when it began on the performance counter and in Unix time."""
+
+    began: float
+    unix_time: float
+    schedule: float = 0.0
+    launch: float = 0.0
 
 
 class Engine:
@@ -67,6 +80,9 @@ class Engine:
         self._chats: set[int] = set()
         self._next_id = 0
         self._steps = 0
+        self._flight: Flight | None = None  # a step that was launched ahead
+        self._landed: deque[StepRecord] = deque()  # records that a call of ``step`` has yet to return
+        self._step_ended = 0.0
         self._failed = ""
 
     # --- requests ----------------------------------------------------------------------------------
@@ -143,9 +159,14 @@ class Engine:
                 the tokens that it starts with.
             session: the chat the copy belongs to.
 
+        A step under way is ended first; the next call of ``step`` returns its record.
+
         Raises:
             RequestError: the request is unknown or has ended.
+            DeviceError: that step failed.
         """
+        if (record := self.land()) is not None:
+            self._landed.append(record)
         parent = self.scheduler.requests.get(request_id)
         if parent is None:
             raise RequestError(f"Request {request_id} is not running, so it cannot be forked.")
@@ -185,45 +206,91 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        """True while a request waits or runs."""
-        return self.scheduler.has_work
+        """True while a request waits or runs, a step is under way, or its record was not returned."""
+        return self.scheduler.has_work or self._flight is not None or bool(self._landed)
 
-    def step(self) -> StepRecord | None:
-        """Run one step; None when there is nothing to do.
+    def step(self, ahead: bool = False) -> StepRecord | None:
+        """Run one step, or end the one that is under way; None when there is nothing to do.
+
+        Args:
+            ahead: launch the step behind it before its tokens are read, where nothing hangs on them. Then a
+                step stays under way: ``land`` ends it, and so does the next call. Requests get the same
+                tokens either way.
 
         Raises:
             DeviceError: the device failed; every request has ended with that reason.
         """
-        began, unix_time = time.perf_counter(), time.time()
-        plan = self.scheduler.schedule()
-        if plan is None:
-            self._drop_finished()
-            self.check()
+        if self._landed:
+            return self._landed.popleft()
+        spent = _Spent(time.perf_counter(), time.time())
+        flight = self._flight
+        if flight is None:
+            plan = self.scheduler.schedule()
+            if plan is None:
+                self._drop_finished()
+                self.check()
+                return None
+            spent.schedule = time.perf_counter() - spent.began
+            flight = self._launch(spent, plan)
+            self._step_ended = spent.began
+        self._flight = None
+        following = self._run_ahead(flight, spent) if ahead and self.config.ahead else None
+        return self._end(flight, following, spent)
+
+    def land(self) -> StepRecord | None:
+        """End the step that is under way, launch none, and return its record; None where there is none.
+
+        Raises:
+            DeviceError: as ``step`` does.
+        """
+        flight, self._flight = self._flight, None
+        if flight is None:
             return None
-        scheduled = time.perf_counter()
+        return self._end(flight, None, _Spent(time.perf_counter(), time.time()))
+
+    def _run_ahead(self, flight: Flight, spent: _Spent) -> Flight | None:
+        """Launch the step behind one that is out, where it needs none of its tokens."""
+        if not self.runner.can_follow(flight):
+            return None
+        began = time.perf_counter()
+        plan = self.scheduler.follow(flight.plan)
+        spent.schedule += time.perf_counter() - began
+        return None if plan is None else self._launch(spent, plan, flight)
+
+    def _launch(self, spent: _Spent, plan: StepPlan, before: Flight | None = None) -> Flight:
         try:
-            output = self.runner.run(plan)
+            flight = self.runner.launch(plan, before)
         except Exception as error:  # whatever it was, the cache may be half written
-            self._fail(error, plan)
-            raise DeviceError(
-                f"The device failed in step {self._steps}: {error}", "Restart the engine."
-            ) from error
+            self._fail(error, plan if before is None else before.plan, None if before is None else plan)
+        spent.launch += flight.launch_ms
+        return flight
+
+    def _end(self, flight: Flight, following: Flight | None, spent: _Spent) -> StepRecord:
+        """Read a step's tokens and accept them; ``following`` is out meanwhile."""
+        plan = flight.plan
+        try:
+            output = self.runner.read(flight)
+        except Exception as error:
+            self._fail(error, plan, None if following is None else following.plan)
         accepting = time.perf_counter()
+        decoded = [request for request in plan.decode if request.finish_reason is None]
         self.scheduler.computed(plan)
         for request, token in output.tokens:
             self._accept(request, token, output)
         finished = self._drop_finished()
+        self._flight = following
         done = time.perf_counter()
         times = StepTimes(
-            total=(done - began) * 1e3,
-            schedule=(scheduled - began) * 1e3,
-            launch=output.launch_ms,
+            total=(done - self._step_ended) * 1e3,
+            schedule=spent.schedule * 1e3,
+            launch=spent.launch,
             device=output.device_ms,
             read=output.read_ms + (done - accepting) * 1e3,
         )
+        self._step_ended = done
         if self._threads is not None and not plan.prefill:
             self._threads.observe(len(plan.decode), times.total)
-        return self._record(plan, output, times, unix_time, finished)
+        return self._record(plan, decoded, output, times, spent.unix_time, finished)
 
     def _accept(self, request: Request, token: int, output: StepOutput) -> None:
         """Append a sampled token, its text, and end the request where it ends."""
@@ -268,12 +335,14 @@ class Engine:
     def _record(
         self,
         plan: StepPlan,
+        decoded: list[Request],
         output: StepOutput,
         times: StepTimes,
         unix_time: float,
         finished: tuple[int, ...],
     ) -> StepRecord:
-        rows = [StepRow(request.id, request.num_computed, 1, False) for request in plan.decode]
+        """``decoded`` are the decode rows that had not ended before the step did."""
+        rows = [StepRow(request.id, request.num_computed, 1, False) for request in decoded]
         rows += [
             StepRow(chunk.request.id, chunk.end, chunk.end - chunk.start, True) for chunk in plan.prefill
         ]
@@ -287,11 +356,11 @@ class Engine:
             mode=dispatch.mode if dispatch else "eager",
             reason=dispatch.reason if dispatch else "prefill is always eager",
             graph_size=dispatch.size if dispatch else None,
-            active=len(plan.decode) + len(plan.prefill),
+            active=len(rows),
             waiting=self.scheduler.num_waiting,
             prefill_tokens=plan.prefill_tokens,
             cached_tokens=plan.cached_tokens,
-            decode_tokens=len(plan.decode),
+            decode_tokens=len(decoded),
             ms=times,
             blocks=self.pool.counts(),
             rows=tuple(rows),
@@ -300,20 +369,26 @@ class Engine:
             finished=finished,
         )
 
-    def _fail(self, error: BaseException, plan: StepPlan) -> None:
-        """Nothing that the step wrote is trusted: requests end and no cached block stays."""
+    def _fail(self, error: Exception, *plans: StepPlan | None) -> NoReturn:
+        """Nothing that the steps wrote is trusted: requests end and no cached block stays."""
         self._failed = f"The device failed: {error}"
-        self.scheduler.abandoned(plan)
+        self._flight = None
+        for plan in plans:
+            if plan is not None:
+                self.scheduler.abandoned(plan)
         for request in list(self._live.values()):
             self._flush_text(request)
             self.scheduler.finish(request, FinishReason.ERROR, self._failed)
         self.pool.clear_cache()
         self._drop_finished()
+        raise DeviceError(
+            f"The device failed in step {self._steps}: {error}", "Restart the engine."
+        ) from error
 
     # --- control and state -------------------------------------------------------------------------
 
     def set_mode(self, mode: StepMode) -> str:
-        """Switch graph and eager from the next step on; returns why graphs cannot be had, or ''."""
+        """Switch graph and eager from the next launch on; returns why graphs cannot be had, or ''."""
         self.graphs.mode = mode
         return self.graphs.unavailable if mode == "graph" else ""
 
@@ -371,17 +446,25 @@ class Engine:
         try:
             for request in requests:
                 while not request.finished:
-                    if self.step() is None and not request.finished:
+                    if self.step(ahead=True) is None and not request.finished:
                         raise EngineError(f"Request {request.id} waits, but no step can be made.")
                 yield completion_of(request)
         finally:
             for request in requests:
                 self.cancel(request.id)
+            if not self._failed:
+                self.land()
 
     def close(self) -> None:
         """End what runs and give the memory back; the engine takes no more requests."""
         for request in list(self._live.values()):
             self.cancel(request.id)
+        if (flight := self._flight) is not None:
+            self._flight = None
+            with contextlib.suppress(Exception):  # a device that failed; nobody waits for these tokens
+                self.runner.read(flight)
+            self.scheduler.abandoned(flight.plan)
+        self._landed.clear()
         self._drop_finished()
         self._failed = self._failed or "The engine is closed."
         self.runner.close()

@@ -5,111 +5,120 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from engine.advance import (
+    COLUMNS,
+    CONTEXTS,
+    FRESH,
+    GREEDY,
+    IDS,
+    LENGTHS,
+    MIN_P,
+    NO_SLOT,
+    NO_SOURCE,
+    POSITIONS,
+    SEED,
+    SLOTS,
+    SOURCE,
+    TEMPERATURE,
+    TOP_K,
+    TOP_P,
+    advance,
+)
 from engine.attention.base import PagedBatch
 from engine.kv_cache import NULL_BLOCK
 from engine.request import Request
 from engine.sampling_batch import SamplingBatch, SamplingKind, is_greedy
+from engine.staging import Staging
 
-# Rows of the one int64 array that goes to the device each step; reals are float64 in the same bytes.
-IDS, POSITIONS, SLOTS, CONTEXTS, LENGTHS, GREEDY, TOP_K, SEED, TEMPERATURE, TOP_P, MIN_P = range(11)
-COLUMNS = 11
-NO_SLOT = -1
+__all__ = ["NO_SLOT", "DecodeBuffers"]
 
 
 class DecodeBuffers:
     """One row a request of a decode batch; addresses never change.
 
-    ``fill`` writes what differs from the step before into pinned memory and starts at most two copies.
-    Rows beyond the real ones are padding: token 0 at position 0, no slot, one token of context on the
-    null block, greedy.
+    While the same requests decode, a step needs nothing of the host but the blocks that were added:
+    ``advance`` moves every row on by the token that it drew. Where requests come, go or change places
+    ``fill`` sends all rows anew. Rows beyond the real ones are padding: token 0 at position 0, no slot, one
+    token of context on the null block, greedy.
 
     Args:
         rows: most rows of a batch, padding included.
         width: columns of the block table, for the longest sequence there can be.
+
+    Attributes:
+        tokens: [rows] int64, what the rows of the latest step drew; a step writes them at its end.
     """
 
     def __init__(self, rows: int, width: int, block_size: int, device: torch.device) -> None:
-        pinned = device.type == "cuda"
         self.rows = rows
         self.width = width
         self.device = device
         self.kind = SamplingKind()
+        self.tokens = torch.zeros(rows, dtype=torch.int64, device=device)
         self._block_size = block_size
-        self._host = torch.zeros(COLUMNS, rows, dtype=torch.int64, pin_memory=pinned)
-        self._host_tables = torch.full((rows, width), NULL_BLOCK, dtype=torch.int32, pin_memory=pinned)
+        host = torch.zeros(COLUMNS, rows, dtype=torch.int64)
+        host_tables = torch.full((rows, width), NULL_BLOCK, dtype=torch.int32)
         self._columns = torch.zeros(COLUMNS, rows, dtype=torch.int64, device=device)
         self._tables = torch.full((rows, width), NULL_BLOCK, dtype=torch.int32, device=device)
+        self._device_lengths = self._columns[LENGTHS].view(torch.int32)
         self._cumulative = torch.arange(rows + 1, dtype=torch.int32, device=device)
-        self._ints = self._host.numpy()
-        self._reals = self._host.view(torch.float64).numpy()
-        self._lengths = self._host[LENGTHS].view(torch.int32).numpy()
-        self._table_rows = self._host_tables.numpy()
+        self._ints = host.numpy()
+        self._reals = host.view(torch.float64).numpy()
+        self._lengths = host[LENGTHS].view(torch.int32).numpy()
+        self._table_rows = host_tables.numpy()
         self._owners: list[int | None] = [None] * rows
         self._known = [0] * rows  # table entries that a row holds
-        self._active = -1
-        self._copied = torch.cuda.Event() if pinned else None
+        self._requests: Sequence[Request] = ()  # of the latest step, while nothing broke it off
+        self._tails: list[int] = []  # their last blocks
+        self._staging = Staging(host, host_tables, self._columns, self._tables)
+        self._ints[FRESH] = 1
         self._pad(range(rows))
-        self._columns.copy_(self._host)
+        self._columns.copy_(host)
 
-    def fill(self, requests: Sequence[Request], size: int, vocab_size: int) -> None:
-        """Bring the first ``size`` rows in line with ``requests`` and send them to the device.
+    def fill(
+        self,
+        requests: Sequence[Request],
+        size: int,
+        vocab_size: int,
+        before: Sequence[Request] | None = None,
+    ) -> None:
+        """Bring the first ``size`` rows in line with ``requests``; waits for nothing.
+
+        Args:
+            requests: what the next step decodes, each by its newest token.
+            before: rows of the step that is under way, where its tokens are not on the host yet: all
+                ``requests`` are among them, and decode the token that they draw there.
 
         Raises:
             IndexError: a table is wider than the buffers, or shorter than its request's context.
         """
-        if self._copied is not None:
-            self._copied.synchronize()  # the copies of the step before may still read the host side
-        count, block_size = len(requests), self._block_size
-        changed: list[int] = []
-        moved = False
-        for row, request in enumerate(requests):
-            table = request.block_table
-            last = request.num_tokens - 1
-            if len(table) > self.width or last // block_size >= len(table):
-                raise IndexError(
-                    f"request {request.id} has {last + 1} tokens and {len(table)} blocks of {block_size}; "
-                    f"a row holds {self.width} blocks"
-                )
-            if self._owners[row] != request.id:
-                self._owners[row] = request.id
-                self._set_table(row, table, 0)
-                self._set_sampling(row, request)
-                changed.append(row)
-                moved = True
-            else:
-                known = self._known[row]
-                held = self._table_rows[row]
-                if len(table) != known or held[known - 1] != table[-1] or held[0] != table[0]:
-                    # Only the end of a running request's table changes: it grows, or its last block is
-                    # copied because another chat shares it.
-                    start = known - 1 if len(table) >= known and held[0] == table[0] else 0
-                    self._set_table(row, table, start)
-                    changed.append(row)
-            self._ints[IDS, row] = request.output_ids[-1]
-            self._ints[POSITIONS, row] = last
-            self._ints[SLOTS, row] = table[last // block_size] * block_size + last % block_size
-        lengths = self._ints[POSITIONS, :count] + 1
-        self._ints[CONTEXTS, :count] = lengths
-        self._lengths[:count] = lengths
-        stale = [row for row in range(count, size) if self._owners[row] is not None]
-        if stale:
-            self._pad(stale)
-            changed += stale
-        if moved or stale or self._active != count:
-            self.kind = SamplingKind.of([request.params for request in requests], vocab_size)
-        self._active = count
-        self._columns.copy_(self._host, non_blocking=True)
-        if changed:
-            first, end = min(changed), max(changed) + 1
-            self._tables[first:end].copy_(self._host_tables[first:end], non_blocking=True)
-        if self._copied is not None:
-            self._copied.record()
+        if requests == self._requests and self._grow(requests):
+            return
+        self._requests = ()
+        self._fill(requests, size, 0 if before is None else 1)
+        if before is not None:
+            places = {request.id: row for row, request in enumerate(before)}
+            self._ints[SOURCE, : len(requests)] = [places[request.id] for request in requests]
+        self.kind = SamplingKind.of([request.params for request in requests], vocab_size)
+        self._staging.send_columns()
+        self._ints[SOURCE, : len(requests)] = NO_SOURCE
+        self._requests = requests
+        self._tails = [request.block_table[-1] for request in requests]
+
+    def advance(self, size: int) -> None:
+        """Launch what moves the first ``size`` rows on; the head of every step, inside its graph."""
+        advance(self._columns, self._device_lengths, self._tables, self.tokens, size, self._block_size)
 
     def forget(self, request_id: int) -> None:
         """Its table may be another one when it comes back: after a preemption, or a prefill."""
         for row, owner in enumerate(self._owners):
             if owner == request_id:
                 self._owners[row] = -1
+                self._requests = ()
+
+    def break_off(self) -> None:
+        """The step went another way than over these buffers: its tokens are not here."""
+        self._requests = ()
 
     def input_ids(self, size: int) -> Tensor:
         """[size] int64."""
@@ -124,7 +133,7 @@ class DecodeBuffers:
         return PagedBatch(
             slot_mapping=self._columns[SLOTS, :size],
             block_tables=self._tables[:size],
-            context_lens=self._columns[LENGTHS].view(torch.int32)[:size],
+            context_lens=self._device_lengths[:size],
             cu_seqlens_q=self._cumulative[: size + 1],
             query_lens=(1,) * size,
             contexts=None,
@@ -147,12 +156,76 @@ class DecodeBuffers:
             kind=kind,
         )
 
-    def _set_table(self, row: int, table: list[int], start: int) -> None:
-        held, length = self._table_rows[row], len(table)
+    def _grow(self, requests: Sequence[Request]) -> bool:
+        """The rows of the step before go on: send the blocks that were added. False where more changed.
+
+        Nothing says that each row has exactly one more token but that it was a row of the step before: a
+        request that got none has ended, and one that was preempted has left.
+        """
+        tails = [request.block_table[-1] for request in requests]
+        if tails == self._tails:
+            return True
+        grown = [row for row, pair in enumerate(zip(tails, self._tails)) if pair[0] != pair[1]]
+        for row in grown:
+            known, table = self._known[row], requests[row].block_table
+            if len(table) != known + 1 or len(table) > self.width or table[known - 1] != self._tails[row]:
+                return False
+        for row in grown:
+            known = self._known[row]
+            self._table_rows[row, known] = tails[row]
+            self._known[row] = known + 1
+            self._staging.send_table(row, known, known + 1)
+        self._staging.sent()
+        self._tails = tails
+        return True
+
+    def _fill(self, requests: Sequence[Request], size: int, under_way: int) -> None:
+        """Write all rows of the host side, and send the tables that changed."""
+        count, block_size = len(requests), self._block_size
+        changed: dict[int, tuple[int, int]] = {}
+        lasts: list[int] = []
+        for row, request in enumerate(requests):
+            table = request.block_table
+            last = request.num_tokens - 1 + under_way
+            if len(table) > self.width or last // block_size >= len(table):
+                raise IndexError(
+                    f"request {request.id} has {last + 1} tokens and {len(table)} blocks of {block_size}; "
+                    f"a row holds {self.width} blocks"
+                )
+            lasts.append(last)
+            if self._owners[row] != request.id:
+                self._owners[row] = request.id
+                changed[row] = self._set_table(row, table, 0)
+                self._set_sampling(row, request)
+                continue
+            known, held = self._known[row], self._table_rows[row]
+            if len(table) != known or held[known - 1] != table[-1] or held[0] != table[0]:
+                # Only the end of a running request's table changes: it grows, or its last block is
+                # copied because another chat shares it.
+                start = known - 1 if len(table) >= known and held[0] == table[0] else 0
+                changed[row] = self._set_table(row, table, start)
+        ints = self._ints
+        ints[IDS, :count] = [request.output_ids[-1] for request in requests]
+        ints[POSITIONS, :count] = lasts
+        ints[SLOTS, :count] = [
+            request.block_table[last // block_size] * block_size + last % block_size
+            for request, last in zip(requests, lasts)
+        ]
+        lengths = ints[POSITIONS, :count] + 1
+        ints[CONTEXTS, :count] = lengths
+        self._lengths[:count] = lengths
+        changed |= self._pad([row for row in range(count, size) if self._owners[row] is not None])
+        for row, (start, end) in changed.items():
+            self._staging.send_table(row, start, end)
+
+    def _set_table(self, row: int, table: list[int], start: int) -> tuple[int, int]:
+        """Write a row's table from ``start`` on; returns the columns that differ."""
+        held, length, known = self._table_rows[row], len(table), self._known[row]
         held[start:length] = table[start:]
-        if length < self._known[row]:
-            held[length : self._known[row]] = NULL_BLOCK
+        if length < known:
+            held[length:known] = NULL_BLOCK
         self._known[row] = length
+        return start, max(length, known)
 
     def _set_sampling(self, row: int, request: Request) -> None:
         params = request.params
@@ -164,14 +237,18 @@ class DecodeBuffers:
         self._reals[TOP_P, row] = params.top_p
         self._reals[MIN_P, row] = params.min_p
 
-    def _pad(self, rows: Sequence[int]) -> None:
+    def _pad(self, rows: Sequence[int]) -> dict[int, tuple[int, int]]:
+        """Make rows padding; returns the columns of their tables that differ."""
+        changed = {}
         for row in rows:
             self._owners[row] = None
-            self._set_table(row, [], 0)
+            changed[row] = self._set_table(row, [], 0)
             self._ints[[IDS, POSITIONS, TOP_K, SEED, MIN_P], row] = 0
             self._ints[SLOTS, row] = NO_SLOT
+            self._ints[SOURCE, row] = NO_SOURCE
             self._ints[CONTEXTS, row] = 1
             self._lengths[row] = 1
             self._ints[GREEDY, row] = 1
             self._reals[TEMPERATURE, row] = 1.0
             self._reals[TOP_P, row] = 1.0
+        return changed

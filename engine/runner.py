@@ -11,6 +11,7 @@ from torch import Tensor
 from engine.attention.base import PagedBatch
 from engine.graphs import Dispatch, GraphPool
 from engine.kv_cache import NULL_BLOCK, KVCache
+from engine.readback import Readback, Slot
 from engine.records import Progress
 from engine.request import Request, SamplingParams
 from engine.sampler import Sampled, SamplingBatch, sample
@@ -31,6 +32,26 @@ class StepOutput:
     launch_ms: float
     device_ms: float | None
     read_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Flight:
+    """A launched step, whose tokens nobody has read.
+
+    Attributes:
+        launched: for each launch the requests that get a token, and what was sampled.
+        static: its decode rows, and nothing else that is sampled, went over static buffers by columns that
+            move on by themselves: the next step can be launched before this one is read.
+        width: columns of its widest decode table.
+    """
+
+    plan: StepPlan
+    dispatch: Dispatch | None
+    launched: list[tuple[Sequence[Request], Sampled]]
+    slot: Slot
+    static: bool
+    width: int
+    launch_ms: float
 
 
 class ModelRunner:
@@ -55,52 +76,70 @@ class ModelRunner:
         self.vocab_size = vocab_size
         self.static = static
         self.device = cache.pages.device
-        self._timer = _DeviceTimer(self.device)
+        self._readback = Readback(self.device)
 
     @torch.inference_mode()
-    def run(self, plan: StepPlan) -> StepOutput:
-        """Launch a step and read its tokens; decode is launched first so that it never waits."""
+    def launch(self, plan: StepPlan, before: Flight | None = None) -> Flight:
+        """Launch a step, decode first so that it never waits for a prefill; waits for nothing itself.
+
+        Args:
+            before: the step under way whose tokens this one computes, of which ``can_follow`` was true.
+        """
         began = time.perf_counter()
-        static = self.static
+        static, decode = self.static, plan.decode
+        dispatch, width = None, 0
         if static is not None:
             for chunk in plan.prefill:
                 static.buffers.forget(chunk.request.id)
-        dispatch = None
-        if plan.decode:
-            width = max(len(request.block_table) for request in plan.decode)
-            dispatch = self.graphs.dispatch(len(plan.decode), width)
-            if static is not None and static.fits(len(plan.decode), width):
-                static.fill(plan.decode, dispatch)
-            else:
+        if decode:
+            width = max([len(request.block_table) for request in decode])
+            dispatch = self.graphs.dispatch(len(decode), width)
+            if static is not None and static.fits(len(decode), width):
+                static.fill(decode, dispatch, None if before is None else before.plan.decode)
+            elif static is not None:
+                static.buffers.break_off()
                 static = None
-        self._timer.start()  # behind the host's own work, in which the device waits
+        slot = self._readback.begin()  # behind the host's own work, in which the device waits
         for source, target in plan.copies:
             self.cache.copy(source, target)
         launched: list[tuple[Sequence[Request], Sampled]] = []
-        if plan.decode and dispatch is not None:
-            sampled = static.launch(plan.decode, dispatch) if static else self._decode(plan.decode)
-            launched.append((plan.decode, sampled))
+        if decode and dispatch is not None:
+            sampled = static.launch(decode, dispatch) if static else self._decode(decode)
+            launched.append((decode, sampled))
         if plan.prefill:
             completed = [chunk.request for chunk in plan.prefill if chunk.completes]
             prefilled = self._prefill(plan.prefill, completed)
             if prefilled is not None:
                 launched.append((completed, prefilled))
-        self._timer.stop()
-        launched_at = time.perf_counter()
+        slot.end([sampled.token_ids for _, sampled in launched])
+        goes_on = bool(decode) and static is not None and static.buffers.kind.static
+        return Flight(plan, dispatch, launched, slot, goes_on, width, (time.perf_counter() - began) * 1e3)
+
+    def can_follow(self, flight: Flight) -> bool:
+        """Whether the step behind a launched one can be launched before its tokens are read.
+
+        Penalties and log probabilities need these on the host, as do inputs that are built anew.
+        """
+        static = self.static
+        return flight.static and static is not None and static.fits(len(flight.plan.decode), flight.width + 1)
+
+    def read(self, flight: Flight) -> StepOutput:
+        """The tokens of a launched step; waits for that step and for nothing behind it."""
+        began = time.perf_counter()
+        parts, device_ms = flight.slot.read()
         tokens: list[tuple[Request, int]] = []
         logprobs: dict[int, dict[int, float]] = {}
-        for requests, sampled in launched:
-            tokens.extend(zip(requests, sampled.token_ids.tolist()))
-            logprobs.update(_logprobs_of(requests, sampled))
-        device_ms = self._timer.milliseconds()
-        read_at = time.perf_counter()
+        for (requests, sampled), ids in zip(flight.launched, parts):
+            tokens.extend(zip(requests, ids))
+            if sampled.logprobs is not None:
+                logprobs.update(_logprobs_of(requests, sampled))
         return StepOutput(
             tokens,
             logprobs,
-            dispatch,
-            launch_ms=(launched_at - began) * 1e3,
+            flight.dispatch,
+            launch_ms=flight.launch_ms,
             device_ms=device_ms,
-            read_ms=(read_at - launched_at) * 1e3,
+            read_ms=(time.perf_counter() - began) * 1e3,
         )
 
     @torch.inference_mode()
@@ -249,29 +288,3 @@ def _logprobs_of(requests: Sequence[Request], sampled: Sampled) -> dict[int, dic
         for row, request in enumerate(requests)
         if request.params.logprobs
     }
-
-
-class _DeviceTimer:
-    """Time between two points of the stream, from CUDA events; nothing on other devices."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._events = (
-            (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))
-            if device.type == "cuda"
-            else None
-        )
-
-    def start(self) -> None:
-        if self._events:
-            self._events[0].record()
-
-    def stop(self) -> None:
-        if self._events:
-            self._events[1].record()
-
-    def milliseconds(self) -> float | None:
-        """Call after the launch's tokens were read: the second event has passed by then."""
-        if not self._events:
-            return None
-        self._events[1].synchronize()
-        return float(self._events[0].elapsed_time(self._events[1]))

@@ -17,7 +17,7 @@ from torch import Tensor
 from engine.noise import log_exponential, row_keys
 from engine.sampling_batch import SORTED_TOP_K, Penalties, SamplingBatch, SamplingKind
 
-__all__ = ["NO_TOKEN", "Sampled", "SamplingBatch", "SamplingKind", "sample"]
+__all__ = ["NO_TOKEN", "Sampled", "SamplingBatch", "SamplingKind", "greedy_tokens", "sample"]
 
 MASS_BITS = 40  # probability mass is counted in integers, so that sums do not depend on their order
 INFINITY_BITS = 0x7F800000
@@ -88,6 +88,21 @@ def sample(logits: Tensor, batch: SamplingBatch) -> Sampled:
     top = all_logprobs.topk(min(batch.kind.logprobs, logits.shape[1]), dim=-1)
     chosen = all_logprobs.gather(1, tokens.clamp(min=0)[:, None])[:, 0]
     return Sampled(tokens, chosen, top.indices, top.values)
+
+
+def greedy_tokens(logits: Tensor, out: Tensor | None = None) -> Tensor:
+    """The most likely token of every row, of equals the first; ``NO_TOKEN`` where no logit is finite.
+
+    Args:
+        logits: [n, V] float32; not changed.
+        out: [n] int64 to write to.
+
+    Returns:
+        [n] int64, ``out`` where it was given.
+    """
+    best = _argmax(logits)
+    tokens = best.masked_fill(~logits.gather(1, best).isfinite(), NO_TOKEN)[:, 0]
+    return tokens if out is None else out.copy_(tokens)
 
 
 # --- drawing ---------------------------------------------------------------------------------------

@@ -4,6 +4,9 @@ One order rules everything: higher priority first, then the older request. Decod
 every step, and open prefills share what they leave of the token budget (``engine.budget``). A request
 is let in when its whole prompt has room; when decode rows grow out of blocks, the last in order is
 preempted: it gives up its blocks, keeps its output, and is computed again later.
+
+While a step is out, the one behind it can be planned where nothing but its tokens is unknown (``follow``,
+after vLLM's asynchronous scheduling). A request is then a row of two plans at once.
 """
 
 from bisect import bisect_left, insort
@@ -51,7 +54,7 @@ class Scheduler:
         self._requests: dict[int, Request] = {}
         self._order: dict[int, tuple[int, int]] = {}
         self._arrivals = 0
-        self._launched: set[int] = set()
+        self._out: list[StepPlan] = []  # launched, oldest first: one, and one that follows it
         self._retired: dict[int, Request] = {}  # ended inside a launched step, which may read their blocks
         self._blocked: tuple[int, int] | None = None  # (request, pool.releases) of the last refused admission
 
@@ -124,7 +127,7 @@ class Scheduler:
         parent = self._requests.get(parent_id)
         if parent is None:
             raise RequestError(f"Request {parent_id} is not running, so it cannot be forked.")
-        if parent.id in self._launched:
+        if self._is_out(parent):
             raise BrokenInvariant(f"Request {parent.id} is part of a launched step.")
         self.add(child)
         if is_decode_row(parent) and parent.block_table and len(self._running) < self.max_batch:
@@ -137,14 +140,15 @@ class Scheduler:
     def finish(self, request: Request, reason: FinishReason, error: str = "") -> None:
         """End a request in any state; ending it again changes nothing.
 
-        Its full blocks stay cached. If it is part of a launched step its blocks return after that.
+        Its full blocks stay cached. If it is part of a launched step its blocks return after that; of two
+        steps, after the later.
         """
         if request.finished or self._requests.get(request.id) is not request:
             return
         request.finish_reason, request.error = reason, error
         self._remove(self._running if request in self._running else self._waiting, request)
         del self._requests[request.id]
-        if request.id in self._launched:
+        if self._is_out(request):
             self._retired[request.id] = request
         else:
             self._drop(request)
@@ -164,7 +168,7 @@ class Scheduler:
         Raises:
             BrokenInvariant: when a launched step still reads its blocks.
         """
-        if request.id in self._launched:
+        if self._is_out(request):
             raise BrokenInvariant(f"Request {request.id} is part of a launched step.")
         self._remove(self._running, request)
         self.pool.release(request)
@@ -182,8 +186,9 @@ class Scheduler:
         Raises:
             BrokenInvariant: when the plan before is still out.
         """
-        if self._launched:
-            raise BrokenInvariant(f"A step of requests {sorted(self._launched)} is still out.")
+        if self._out:
+            ids = sorted({request.id for plan in self._out for request in plan.requests})
+            raise BrokenInvariant(f"A step of requests {ids} is still out.")
         preempted: list[int] = []
         copies: list[tuple[int, int]] = []
         decode, cached = self._plan_decode(preempted, copies)
@@ -192,17 +197,63 @@ class Scheduler:
         if not prefill and not decode:
             return None
         plan = StepPlan(tuple(prefill), tuple(decode), tuple(preempted), cached, tuple(copies))
-        self._launched.update(request.id for request in plan.requests)
+        self._out.append(plan)
         return plan
 
+    def follow(self, plan: StepPlan) -> StepPlan | None:
+        """Plan the step behind ``plan``, which is out, and allocate its blocks; None changes nothing.
+
+        Its rows compute the tokens that ``plan`` draws, so it is made only where no decision hangs on those:
+        ``plan`` is nothing but decode rows, they are all that runs, nobody who waits could be let in, and
+        every row has a place of its own for one more token. Rows that end with the token under way, whatever
+        it is, are left out. A row may end with it all the same: what it then computes here is dropped.
+
+        Raises:
+            BrokenInvariant: when ``plan`` is not the one step that is out.
+        """
+        if len(self._out) != 1 or self._out[0] is not plan:
+            raise BrokenInvariant("Only the one step that is out can be followed.")
+        rows = [request for request in plan.decode if request.finish_reason is None]
+        if plan.prefill or plan.copies or len(rows) != len(self._running) or self._could_admit():
+            return None
+        pool, longest = self.pool, self.max_model_len - 1
+        rows = [
+            request
+            for request in rows
+            if len(request.output_ids) + 1 < request.params.max_tokens and request.num_computed + 1 < longest
+        ]
+        full = [
+            request
+            for request in rows
+            if request.num_computed + 1 == len(request.block_table) * pool.block_size
+        ]
+        if not rows or len(full) > pool.available or any(map(pool.shares_tail, rows)):
+            return None
+        for request in full:
+            pool.allocate(request)
+        following = StepPlan((), tuple(rows))
+        self._out.append(following)
+        return following
+
     def computed(self, plan: StepPlan) -> None:
-        """The device has finished the step: its tokens count, its full blocks are published."""
+        """The device has finished the step: its tokens count, its full blocks are published.
+
+        A decode row whose request ended meanwhile does not count.
+
+        Raises:
+            BrokenInvariant: when it is not the oldest step that is out.
+        """
+        if not self._out or self._out[0] is not plan:
+            raise BrokenInvariant("Steps come back in the order in which they were launched.")
+        pool = self.pool
         for chunk in plan.prefill:
             chunk.request.num_computed = chunk.end
+            pool.publish(chunk.request)
         for request in plan.decode:
-            request.num_computed += 1
-        for request in plan.requests:
-            self.pool.publish(request)
+            if request.finish_reason is None:
+                request.num_computed += 1
+                if request.num_computed % pool.block_size == 0:
+                    pool.publish(request)
         self._land(plan)
 
     def abandoned(self, plan: StepPlan) -> None:
@@ -228,8 +279,20 @@ class Scheduler:
             raise BrokenInvariant("A finished request is still scheduled.")
         if any(request.block_table or request.num_computed for request in self._waiting):
             raise BrokenInvariant("A waiting request holds blocks.")
-        if not set(self._retired) <= self._launched or not self._launched <= set(self._order):
-            raise BrokenInvariant("A step is waited for that was never launched.")
+        self._check_out()
+
+    def _check_out(self) -> None:
+        """Steps that are out: who is in them, and that what they read and write stays theirs."""
+        holders = {request.id for request in self._holders()}
+        rows = [{request.id for request in plan.requests} for plan in self._out]
+        if not set(self._retired) <= set().union(*rows) or not set().union(*rows) <= holders:
+            raise BrokenInvariant("A step is waited for that was never launched, or holds no blocks.")
+        if len(rows) > 2 or (len(rows) == 2 and (self._out[1].prefill or not rows[1] <= rows[0])):
+            raise BrokenInvariant("A step that follows another has other rows than that.")
+        for ahead, plan in enumerate(self._out, 1):
+            for request in plan.decode:
+                if len(request.block_table) * self.pool.block_size < request.num_computed + ahead:
+                    raise BrokenInvariant(f"Request {request.id} is launched without a place for its token.")
 
     def snapshot(self, step: int) -> BlockSnapshot:
         """All blocks and their holders after step ``step``."""
@@ -309,6 +372,12 @@ class Scheduler:
                 decode.append(request)
         return cached
 
+    def _could_admit(self) -> bool:
+        """Whether somebody waits who might be let in now."""
+        if not self._waiting or len(self._running) >= self.max_batch:
+            return False
+        return self._blocked != (self._waiting[0].id, self.pool.releases)
+
     def _take_hits(self, request: Request, hit: list[int]) -> int:
         """Share matched blocks; token counts follow the match. Returns the tokens saved."""
         if not hit:
@@ -343,10 +412,18 @@ class Scheduler:
     # --- queues ------------------------------------------------------------------------------------
 
     def _land(self, plan: StepPlan) -> None:
-        for request in plan.requests:
-            self._launched.discard(request.id)
-            if self._retired.pop(request.id, None) is not None:
-                self._drop(request)
+        left = [other for other in self._out if other is not plan]
+        if len(left) == len(self._out):
+            raise BrokenInvariant("A step came back that is not out.")
+        self._out = left
+        if self._retired:
+            for request in plan.requests:
+                if request.id in self._retired and not self._is_out(request):
+                    self._drop(self._retired.pop(request.id))
+
+    def _is_out(self, request: Request) -> bool:
+        """Whether a launched step has a row of this request."""
+        return any(row is request for plan in self._out for row in plan.requests)
 
     def _drop(self, request: Request) -> None:
         self.pool.forget(request)

@@ -31,6 +31,7 @@ from engine.records import (
     Shutdown,
     Started,
     StepOnce,
+    StepRecord,
     Submit,
 )
 from engine.request import FinishReason
@@ -175,8 +176,9 @@ class EngineService:
                 self._set_mode(engine, command)
             case Pause():
                 if command.paused:
-                    self._watch.cancel()
-                self._let_run(not command.paused)
+                    self._pause(engine)
+                else:
+                    self._let_run(True)
             case StepOnce():  # nothing to an engine that runs, also until a condition is met
                 self._single_steps += int(self._paused and engine.has_work)
             case RunUntil():
@@ -264,8 +266,16 @@ class EngineService:
     # --- stepping --------------------------------------------------------------------------------
 
     def _step(self, engine: Steppable) -> None:
-        record = engine.step()
+        """One step. Where someone wants to see single ones, none is under way behind it."""
+        freely = not self._paused and not self._watch.waiting
+        record = engine.step(ahead=freely)
         self._single_steps = max(0, self._single_steps - 1)
+        self._tell(engine, record)
+        if record is None and engine.has_work and self._inbox.empty():
+            time.sleep(STALL_S)
+
+    def _tell(self, engine: Steppable, record: StepRecord | None) -> None:
+        """What a step made, and whether it was the one that is waited for."""
         now = time.monotonic()
         reached = "" if record is None else self._watch.observe(record)
         if record is not None and self._telemetry is not None:
@@ -275,8 +285,14 @@ class EngineService:
             self._stop(engine, reached)
         else:
             self._stop_where_work_ends(engine)
-        if record is None and engine.has_work and self._inbox.empty():
-            time.sleep(STALL_S)
+
+    def _pause(self, engine: Steppable) -> None:
+        """Stop where it stands: the record and the tokens of a step under way arrive before the news."""
+        self._watch.cancel()
+        if (record := engine.land()) is not None:
+            self._tell(engine, record)
+        self._settle(engine)
+        self._let_run(False)
 
     def _stop_where_work_ends(self, engine: Steppable) -> None:
         if not engine.has_work and (reason := self._watch.out_of_work()):

@@ -13,7 +13,7 @@ from engine.graphs import Dispatch, GraphPool, first_line
 from engine.kv_cache import KVCache
 from engine.records import Progress
 from engine.request import Request
-from engine.sampler import Sampled, SamplingBatch, SamplingKind, sample
+from engine.sampler import Sampled, SamplingBatch, SamplingKind, greedy_tokens, sample
 
 USUAL = SamplingKind(whole=True, select_p=True)
 
@@ -28,7 +28,9 @@ class Model(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """What one decode launch leaves on the device: logits [size, vocab] and greedy tokens [size]."""
+    """What one decode launch leaves on the device: logits [size, vocab] and greedy tokens [size] int64, which
+    are the buffers' own.
+    """
 
     logits: Tensor
     tokens: Tensor
@@ -40,7 +42,8 @@ class StaticDecode:
     Graph and eager run the same function on the same padded shapes, so their tokens are the same. The
     greedy token is part of it; batches that draw go through a second graph, captured the first time that
     a batch of its size and kind comes; penalties and log probabilities are computed behind the replay
-    without one.
+    without one. However its tokens come about, a step leaves them in the buffers, where the next one takes
+    them up.
     """
 
     def __init__(
@@ -52,7 +55,7 @@ class StaticDecode:
         self.buffers = buffers
         self.vocab_size = vocab_size
         self._batches: dict[int, PagedBatch] = {}
-        self._samplers: dict[tuple[int, SamplingKind], tuple[Callable[[], None], Tensor] | None] = {}
+        self._samplers: dict[tuple[int, SamplingKind], Callable[[], None] | None] = {}
         self.sampler_failure = ""
 
     def capture(self, progress: Callable[[Progress], None] = lambda _: None) -> None:
@@ -69,26 +72,34 @@ class StaticDecode:
         """Whether the buffers hold so many rows, and block tables of so many columns."""
         return self.graphs.pad(rows) <= self.buffers.rows and width <= self.buffers.width
 
-    def fill(self, requests: Sequence[Request], dispatch: Dispatch) -> None:
-        """Send the rows of a batch to the device."""
-        self.buffers.fill(requests, dispatch.size or self.graphs.pad(len(requests)), self.vocab_size)
+    def fill(
+        self, requests: Sequence[Request], dispatch: Dispatch, before: Sequence[Request] | None = None
+    ) -> None:
+        """Send the rows of a batch to the device; for ``before`` see ``DecodeBuffers.fill``."""
+        size = dispatch.size or self.graphs.pad(len(requests))
+        self.buffers.fill(requests, size, self.vocab_size, before)
 
     def launch(self, requests: Sequence[Request], dispatch: Dispatch) -> Sampled:
-        """Compute the next token of the rows that ``fill`` was given; waits for nothing."""
+        """Compute the next token of the rows that ``fill`` was given; waits for nothing.
+
+        What comes back lies in the buffers until the next launch.
+        """
         count = len(requests)
         if dispatch.size is None:
             decoded = self._run(self.graphs.pad(count))
         else:
             decoded = self.graphs.replay(dispatch.size)
-        kind = self.buffers.kind
-        if kind.greedy:
-            return Sampled(decoded.tokens[:count])
-        if dispatch.size is not None and kind.static:
-            tokens = self._draw(dispatch.size, kind, decoded.logits)
-            if tokens is not None:
-                return Sampled(tokens[:count])
+        kind, tokens = self.buffers.kind, self.buffers.tokens
+        if kind.static:
+            if not kind.greedy and (
+                dispatch.size is None or not self._draw(dispatch.size, kind, decoded.logits)
+            ):
+                self._sample(decoded.logits, kind)
+            return Sampled(tokens[:count])
         batch = SamplingBatch.of(requests, decoded.logits.device, self.vocab_size)
-        return sample(decoded.logits[:count], batch)
+        sampled = sample(decoded.logits[:count], batch)
+        tokens[:count].copy_(sampled.token_ids)
+        return sampled
 
     def close(self) -> None:
         """Drop every graph."""
@@ -98,35 +109,40 @@ class StaticDecode:
     def _run(self, size: int) -> Decoded:
         """One decode over the first ``size`` rows; reads nothing but the buffers."""
         buffers = self.buffers
+        buffers.advance(size)
         batch = self._batches.get(size)
         if batch is None:
             batch = self._batches[size] = buffers.batch(size)
         logits = self.model.forward(
             buffers.input_ids(size), buffers.positions(size), batch, self.cache, rows=None
         )
-        kind = SamplingKind()
-        return Decoded(logits, sample(logits, buffers.sampling(size, kind)).token_ids)
+        tokens = buffers.tokens[:size]
+        greedy_tokens(logits.float(), out=tokens)
+        return Decoded(logits, tokens)
 
-    def _draw(self, size: int, kind: SamplingKind, logits: Tensor) -> Tensor | None:
-        """Tokens [size] of a batch that draws, from a graph; None where that cannot be captured."""
+    def _sample(self, logits: Tensor, kind: SamplingKind) -> Tensor:
+        """Draw a token for every row of logits [size, vocab], padding included, into the buffers."""
+        size = logits.shape[0]
+        drawn = sample(logits, self.buffers.sampling(size, kind)).token_ids
+        return self.buffers.tokens[:size].copy_(drawn)
+
+    def _draw(self, size: int, kind: SamplingKind, logits: Tensor) -> bool:
+        """Draw by a graph, captured where there is none yet; False where that cannot be had."""
         key = (size, kind)
         if key not in self._samplers:
             recorder = self.graphs.recorder
             assert recorder is not None, "a size was dispatched, so something recorded it"
             try:
-                self._samplers[key] = recorder.record(
-                    lambda: sample(logits, self.buffers.sampling(size, kind)).token_ids
-                )
+                self._samplers[key], _ = recorder.record(lambda: self._sample(logits, kind))
             except Exception as error:  # the step goes on without; what failed is told
                 self._samplers[key] = None
                 self.sampler_failure = f"sampling of batch {size} could not be captured: {first_line(error)}"
                 print(self.sampler_failure, file=sys.stderr)  # the engine's log
-        recorded = self._samplers[key]
-        if recorded is None:
-            return None
-        replay, tokens = recorded
+        replay = self._samplers[key]
+        if replay is None:
+            return False
         replay()
-        return tokens
+        return True
 
 
 def table_width(max_model_len: int, block_size: int) -> int:

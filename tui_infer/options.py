@@ -87,6 +87,9 @@ _ENGINE = (
     ),
     click.option("--prefix-cache/--no-prefix-cache", default=None, help="Share blocks of common prefixes."),
     click.option(
+        "--ahead/--no-ahead", default=None, help="Launch a step before the last one's tokens are read."
+    ),
+    click.option(
         "--gpu-memory-utilization", type=float, metavar="SHARE", help="Share of the card to use, 0.05 to 1."
     ),
     click.option("--seed", type=int, metavar="N", help="Seed of requests that bring none."),

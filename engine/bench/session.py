@@ -115,8 +115,8 @@ class Session:
             )
 
     def step(self) -> StepRecord:
-        """One step that must have something to do."""
-        record = self.engine.step()
+        """One step that must have something to do; the one behind it may be under way, as when chats run."""
+        record = self.engine.step(ahead=True)
         if record is None:
             raise EngineError("The engine has nothing to do in the middle of a measurement.")
         return record

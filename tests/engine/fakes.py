@@ -164,7 +164,10 @@ class FakeEngine:
         self._waiting.append(request)
         return request
 
-    def step(self) -> StepRecord | None:
+    def land(self) -> StepRecord | None:
+        return None
+
+    def step(self, ahead: bool = False) -> StepRecord | None:
         if not self.has_work:
             return None
         began, t = time.perf_counter(), time.time()

@@ -186,7 +186,7 @@ def test_a_device_failure_ends_every_request_with_its_reason(tiny_model_dir, mon
         def broken(*_):
             raise RuntimeError("the card fell off the bus")
 
-        monkeypatch.setattr(engine.runner, "run", broken)
+        monkeypatch.setattr(engine.runner, "launch", broken)
         with pytest.raises(DeviceError, match="fell off the bus"):
             engine.step()
         assert all(r.finish_reason == FinishReason.ERROR and "fell off" in r.error for r in requests)

@@ -8,7 +8,7 @@ from engine.blocks import BrokenInvariant
 from engine.errors import ConfigError, RequestError
 from engine.plan import StepPlan, stop_reason
 from engine.request import FinishReason, Request, SamplingParams
-from tests.engine.token_device import Harness, answer_of
+from tests.engine.token_device import Harness, Launch, answer_of
 
 
 def rows_of(plan: StepPlan | None) -> set[int]:
@@ -426,7 +426,7 @@ def test_blocks_of_a_launched_step_return_once_and_only_after_it():
     later = engine.submit([2] * 16, max_tokens=1)
     with pytest.raises(BrokenInvariant, match="still out"):
         engine.scheduler.schedule()
-    engine.device.run(plan)
+    engine.device.run(Launch(plan))
     engine.scheduler.computed(plan)
     engine.check()
     assert engine.pool.counts().used == 0

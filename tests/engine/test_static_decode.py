@@ -167,13 +167,14 @@ def test_the_buffers_hold_what_a_fresh_fill_would(tiny_model_dir):
     with engine_of(tiny_model_dir, num_blocks=40) as engine:
         with_graphs(engine)
         static = engine.runner.static
-        fill, seen = static.buffers.fill, []
+        launch, seen = static.launch, []
 
-        def checked(requests, size, vocab_size):
-            fill(requests, size, vocab_size)
-            old = static.buffers
+        def checked(requests, dispatch):
+            sampled = launch(requests, dispatch)
+            old, size = static.buffers, static.graphs.pad(len(requests))
             fresh = type(old)(old.rows, old.width, engine.pool.block_size, old.device)
-            fresh.fill(requests, size, vocab_size)
+            fresh.fill(requests, size, static.vocab_size)
+            fresh.advance(size)
             left, right = old.batch(size), fresh.batch(size)
             for name in ("slot_mapping", "block_tables", "context_lens"):
                 assert same(getattr(left, name), getattr(right, name)), name
@@ -184,8 +185,9 @@ def test_the_buffers_hold_what_a_fresh_fill_would(tiny_model_dir):
             for name in ("greedy", "temperature", "top_k", "top_p", "min_p", "seed", "position"):
                 assert same(getattr(left, name), getattr(right, name)), name
             seen.append(len(requests))
+            return sampled
 
-        static.buffers.fill = checked
+        static.launch = checked
         chance = random.Random(1)
         asked = [(prompt, chance.choice(list(KINDS.values()))) for prompt in prompts(16, seed=4)]
         _, records = play(engine, asked)

@@ -6,6 +6,7 @@ a function of what it read, so that wrong sharing, stale hits, lost and doubled 
 """
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 
 from engine.blocks import BlockPool
 from engine.plan import StepPlan, stop_reason
@@ -33,6 +34,25 @@ def answer_of(prompt_ids: list[int], count: int, vocab: int = 3) -> list[int]:
     return answer
 
 
+@dataclass(eq=False)
+class Launch:
+    """A plan on its way: what a device was told of it when it was launched, and nothing newer.
+
+    ``before`` is the step that draws the tokens which this one computes, where that was not read yet.
+    """
+
+    plan: StepPlan
+    before: "Launch | None" = None
+    tables: dict[int, list[int]] = field(init=False)
+    positions: dict[int, int] = field(init=False)
+    drawn: dict[int, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.tables = {request.id: list(request.block_table) for request in self.plan.requests}
+        under_way = 0 if self.before is None else 1
+        self.positions = {request.id: request.num_computed + under_way for request in self.plan.decode}
+
+
 class TokenDevice:
     """Runs step plans; ``cache[block][offset]`` is the folded state after the token there."""
 
@@ -41,26 +61,33 @@ class TokenDevice:
         self.vocab = vocab
         self.cache = [[-1] * pool.block_size for _ in range(pool.num_blocks)]
 
-    def run(self, plan: StepPlan) -> list[tuple[Request, int]]:
+    def run(self, launch: Launch) -> list[tuple[Request, int]]:
         """Compute all rows, decode first, and return a token for each row that completes."""
+        plan = launch.plan
         for source, target in plan.copies:
             self.cache[target] = list(self.cache[source])
         sampled: list[tuple[Request, int]] = []
         for request in plan.decode:
-            assert request.num_tokens - request.num_computed == 1, "a decode row computes one token"
-            state = self._compute(request, request.num_computed, request.num_tokens)
+            position, tokens = launch.positions[request.id], request.token_ids()
+            if launch.before is None:
+                assert request.finished or len(tokens) == position + 1, "a decode row computes one token"
+                tokens = tokens[: position + 1]
+            else:
+                tokens = [*tokens[:position], launch.before.drawn[request.id]]
+            state = self._compute(request, launch, tokens, position, position + 1)
             sampled.append((request, state % self.vocab))
         for chunk in plan.prefill:
             assert chunk.start < chunk.end, "an empty chunk"
             assert chunk.start == chunk.request.num_computed, "a chunk starts where the cache ends"
             assert chunk.token_ids() == chunk.request.token_ids()[chunk.start : chunk.end]
-            state = self._compute(chunk.request, chunk.start, chunk.end)
+            state = self._compute(chunk.request, launch, chunk.request.token_ids(), chunk.start, chunk.end)
             if chunk.completes:
                 sampled.append((chunk.request, state % self.vocab))
+        launch.drawn.update((request.id, token) for request, token in sampled)
         return sampled
 
-    def _compute(self, request: Request, start: int, end: int) -> int:
-        size, table, tokens = self.pool.block_size, request.block_table, request.token_ids()
+    def _compute(self, request: Request, launch: Launch, tokens: list[int], start: int, end: int) -> int:
+        size, table = self.pool.block_size, launch.tables[request.id]
         state = START
         for position in range(start):
             state = fold(state, tokens[position])
@@ -125,6 +152,7 @@ class Harness:
         self.device = TokenDevice(self.pool)
         self.mirror = Mirror()
         self.steps = 0
+        self.flight: Launch | None = None
         self._next_id = 0
 
     def submit(self, prompt_ids: list[int], max_tokens: int = 8, priority: int = 0, **params) -> Request:
@@ -142,22 +170,37 @@ class Harness:
         self.scheduler.fork(parent.id, child)
         return child
 
-    def step(self, midway: Callable[[], object] | None = None) -> StepPlan | None:
-        """One whole step; ``midway`` happens after the launch and before its end."""
-        plan = self.scheduler.schedule()
+    def step(self, midway: Callable[[], object] | None = None, *, ahead: bool = False) -> StepPlan | None:
+        """One whole step, or the rest of the one under way; ``midway`` happens before its end.
+
+        With ``ahead`` the step behind it is launched before that, where the scheduler makes one.
+        """
+        launch, self.flight = self.flight, None
+        if launch is None:
+            plan = self.scheduler.schedule()
+            if plan is not None:
+                launch = Launch(plan)
+        if launch is not None and ahead:
+            plan = self.scheduler.follow(launch.plan)
+            self.flight = None if plan is None else Launch(plan, launch)
         self.check()
-        if plan is None:
+        if launch is None:
             return None
         if midway is not None:
             midway()
             self.check()
-        self.land(plan)
-        return plan
+        self.land(launch)
+        return launch.plan
 
-    def land(self, plan: StepPlan) -> None:
-        """Compute a launched step and accept its tokens."""
-        sampled = self.device.run(plan)
-        self.scheduler.computed(plan)
+    def settle(self) -> None:
+        """End the step that is under way, and launch none."""
+        if self.flight is not None:
+            self.step()
+
+    def land(self, launch: Launch) -> None:
+        """Compute a launched step, as late as can be, and accept its tokens."""
+        sampled = self.device.run(launch)
+        self.scheduler.computed(launch.plan)
         for request, token in sampled:
             if request.finished:
                 continue
@@ -171,6 +214,7 @@ class Harness:
     def run(self, limit: int = 10_000) -> list[StepPlan]:
         """Step until nothing is left to do."""
         plans: list[StepPlan] = []
+        self.settle()
         while self.scheduler.has_work:
             plan = self.step()
             assert plan is not None, "work is left and nothing can be done"
@@ -182,6 +226,8 @@ class Harness:
     def check(self) -> None:
         """All invariants, and that the changes tell the whole story."""
         self.scheduler.check()
+        for table in self.flight.tables.values() if self.flight is not None else ():
+            assert all(map(self.pool.is_used, table)), "a launched step reads a block that was released"
         self.mirror.apply(self.pool.drain_changes())
         counts = self.pool.counts()
         assert (counts.used, counts.cached, counts.free) == self.mirror.counts(self.pool.num_blocks)
