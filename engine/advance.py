@@ -9,9 +9,10 @@ from torch import Tensor
 
 # Rows of the int64 tensor [COLUMNS, rows]; LENGTHS is an int32 in the first half of the bytes of the row,
 # reals are float64 in the same bytes. SOURCE is a row of the step before, or -1 where IDS holds the token.
-IDS, POSITIONS, SLOTS, CONTEXTS, LENGTHS, FRESH, SOURCE = range(7)
-GREEDY, TOP_K, SEED, TEMPERATURE, TOP_P, MIN_P = range(7, 13)
-COLUMNS = 13
+# ADDED is the block that a row which goes on takes for its next token, 0 (the null block) where none.
+IDS, POSITIONS, SLOTS, CONTEXTS, LENGTHS, FRESH, SOURCE, ADDED = range(8)
+GREEDY, TOP_K, SEED, TEMPERATURE, TOP_P, MIN_P = range(8, 14)
+COLUMNS = 14
 NO_SLOT = -1
 NO_SOURCE = -1
 
@@ -22,13 +23,14 @@ def advance(
     """Bring the first ``size`` rows to their next token, in place; reads nothing back to the host.
 
     Fresh rows take IDS, or the token that row SOURCE drew in the step before, and lose their mark. Others
-    take the token that they drew themselves, and move on by one position. Rows without a slot are padding
-    and stay. A token that is none (below 0) becomes 0, since it is an index.
+    take the token that they drew themselves, and move on by one position, into the block ADDED where there
+    is one, which enters their table. Rows without a slot are padding and stay. A token that is none (below
+    0) becomes 0, since it is an index.
 
     Args:
         columns: int64 [COLUMNS, rows], contiguous.
         lengths: int32 [>= size], the LENGTHS of the rows.
-        tables: int32 [rows, width], contiguous.
+        tables: int32 [rows, width], contiguous; written to where a block was added.
         tokens: int64 [rows], drawn in the step before.
     """
     if columns.is_cuda:
@@ -37,7 +39,7 @@ def advance(
         launch(columns, lengths, tables, tokens, size, block_size)
         return
     ids, positions, slots, contexts = (columns[row, :size] for row in (IDS, POSITIONS, SLOTS, CONTEXTS))
-    fresh, source = columns[FRESH, :size], columns[SOURCE, :size]
+    fresh, source, added = columns[FRESH, :size], columns[SOURCE, :size], columns[ADDED, :size]
     real, is_fresh = slots >= 0, fresh != 0
     moves = real & ~is_fresh
     drawn = tokens.gather(0, source.clamp(min=0)).where(is_fresh, tokens[:size]).clamp(min=0)
@@ -45,6 +47,10 @@ def advance(
     positions += moves
     contexts += moves
     lengths[:size].add_(moves)
-    block = tables[:size].gather(1, (positions // block_size)[:, None])[:, 0]
+    place = (positions // block_size)[:, None]
+    block = tables[:size].gather(1, place)[:, 0]
+    block = added.to(block.dtype).where(moves & (added > 0), block)
+    tables[:size].scatter_(1, place, block[:, None])
     slots.copy_((block * block_size + positions % block_size).where(moves, slots))
     fresh.zero_()
+    added.zero_()

@@ -276,7 +276,8 @@ class Engine:
         decoded = [request for request in plan.decode if request.finish_reason is None]
         self.scheduler.computed(plan)
         for request, token in output.tokens:
-            self._accept(request, token, output)
+            if request.finish_reason is None:
+                self._accept(request, token, output.logprobs, accepting)
         finished = self._drop_finished()
         self._flight = following
         done = time.perf_counter()
@@ -292,26 +293,26 @@ class Engine:
             self._threads.observe(len(plan.decode), times.total)
         return self._record(plan, decoded, output, times, spent.unix_time, finished)
 
-    def _accept(self, request: Request, token: int, output: StepOutput) -> None:
+    def _accept(
+        self, request: Request, token: int, logprobs: dict[int, dict[int, float]], now: float
+    ) -> None:
         """Append a sampled token, its text, and end the request where it ends."""
-        if request.finished:
-            return
         if token == NO_TOKEN:
             self._flush_text(request)
             message = "The model gave no usable number for its next token (NaN or all -inf logits)."
             self.scheduler.finish(request, FinishReason.ERROR, message)
             return
-        now = time.perf_counter()
         request.add_token(token)
         request.first_token_s = request.first_token_s or now
         request.last_token_s = now
-        if request.id in output.logprobs:
-            request.logprobs.append(output.logprobs[request.id])
+        if request.id in logprobs:
+            request.logprobs.append(logprobs[request.id])
         try:
             reason = stop_reason(request, self._eos, self.scheduler.max_model_len)
-            piece = self._texts[request.id].push([token])
-            request.add_text(piece.text)
-            if piece.stopped:
+            text, stopped = self._texts[request.id].push((token,))
+            if text:
+                request.add_text(text)
+            if stopped:
                 reason = FinishReason.STOP
             if reason is not None:
                 self._flush_text(request)
@@ -325,6 +326,8 @@ class Engine:
             request.add_text(detokenizer.flush())
 
     def _drop_finished(self) -> tuple[int, ...]:
+        if len(self._live) == self.scheduler.num_requests:
+            return ()
         finished = tuple(id for id, request in self._live.items() if request.finished)
         for id in finished:
             del self._live[id]

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from engine.advance import (
+    ADDED,
     COLUMNS,
     CONTEXTS,
     FRESH,
@@ -170,19 +171,20 @@ class DecodeBuffers:
             known, table = self._known[row], requests[row].block_table
             if len(table) != known + 1 or len(table) > self.width or table[known - 1] != self._tails[row]:
                 return False
+        added = self._ints[ADDED]
         for row in grown:
             known = self._known[row]
-            self._table_rows[row, known] = tails[row]
+            self._table_rows[row, known] = added[row] = tails[row]
             self._known[row] = known + 1
-            self._staging.send_table(row, known, known + 1)
-        self._staging.sent()
+        self._staging.send_column(ADDED)  # all of them at once; the device enters them into its tables
+        added[grown] = 0
         self._tails = tails
         return True
 
     def _fill(self, requests: Sequence[Request], size: int, under_way: int) -> None:
         """Write all rows of the host side, and send the tables that changed."""
         count, block_size = len(requests), self._block_size
-        changed: dict[int, tuple[int, int]] = {}
+        changed: list[int] = []
         lasts: list[int] = []
         for row, request in enumerate(requests):
             table = request.block_table
@@ -195,15 +197,17 @@ class DecodeBuffers:
             lasts.append(last)
             if self._owners[row] != request.id:
                 self._owners[row] = request.id
-                changed[row] = self._set_table(row, table, 0)
+                self._set_table(row, table, 0)
                 self._set_sampling(row, request)
+                changed.append(row)
                 continue
             known, held = self._known[row], self._table_rows[row]
             if len(table) != known or held[known - 1] != table[-1] or held[0] != table[0]:
                 # Only the end of a running request's table changes: it grows, or its last block is
                 # copied because another chat shares it.
                 start = known - 1 if len(table) >= known and held[0] == table[0] else 0
-                changed[row] = self._set_table(row, table, start)
+                self._set_table(row, table, start)
+                changed.append(row)
         ints = self._ints
         ints[IDS, :count] = [request.output_ids[-1] for request in requests]
         ints[POSITIONS, :count] = lasts
@@ -214,18 +218,18 @@ class DecodeBuffers:
         lengths = ints[POSITIONS, :count] + 1
         ints[CONTEXTS, :count] = lengths
         self._lengths[:count] = lengths
-        changed |= self._pad([row for row in range(count, size) if self._owners[row] is not None])
-        for row, (start, end) in changed.items():
-            self._staging.send_table(row, start, end)
+        stale = [row for row in range(count, size) if self._owners[row] is not None]
+        self._pad(stale)
+        changed += stale
+        if changed:
+            self._staging.send_tables(min(changed), max(changed) + 1)
 
-    def _set_table(self, row: int, table: list[int], start: int) -> tuple[int, int]:
-        """Write a row's table from ``start`` on; returns the columns that differ."""
+    def _set_table(self, row: int, table: list[int], start: int) -> None:
         held, length, known = self._table_rows[row], len(table), self._known[row]
         held[start:length] = table[start:]
         if length < known:
             held[length:known] = NULL_BLOCK
         self._known[row] = length
-        return start, max(length, known)
 
     def _set_sampling(self, row: int, request: Request) -> None:
         params = request.params
@@ -237,12 +241,10 @@ class DecodeBuffers:
         self._reals[TOP_P, row] = params.top_p
         self._reals[MIN_P, row] = params.min_p
 
-    def _pad(self, rows: Sequence[int]) -> dict[int, tuple[int, int]]:
-        """Make rows padding; returns the columns of their tables that differ."""
-        changed = {}
+    def _pad(self, rows: Sequence[int]) -> None:
         for row in rows:
             self._owners[row] = None
-            changed[row] = self._set_table(row, [], 0)
+            self._set_table(row, [], 0)
             self._ints[[IDS, POSITIONS, TOP_K, SEED, MIN_P], row] = 0
             self._ints[SLOTS, row] = NO_SLOT
             self._ints[SOURCE, row] = NO_SOURCE
@@ -251,4 +253,3 @@ class DecodeBuffers:
             self._ints[GREEDY, row] = 1
             self._reals[TEMPERATURE, row] = 1.0
             self._reals[TOP_P, row] = 1.0
-        return changed

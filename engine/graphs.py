@@ -1,6 +1,7 @@
 """GraphPool: captured decode graphs by padded batch size, and what decides for or against one."""
 
 import contextlib
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
@@ -116,7 +117,8 @@ class GraphPool:
         Eager steps are padded like graphs: the same shapes take the same kernels, so both give the
         same tokens to the last bit.
         """
-        return next((size for size in self.wanted if size >= batch), batch)
+        place = bisect_left(self.wanted, batch)
+        return self.wanted[place] if place < len(self.wanted) else batch
 
     def dispatch(self, batch: int, width: int = 0) -> Dispatch:
         """Decide how a decode batch of ``batch`` rows runs whose widest block table has ``width`` columns."""

@@ -64,11 +64,11 @@ def stop_reason(request: Request, eos_token_ids: frozenset[int], max_model_len: 
         eos_token_ids: the union of all end tokens of the model, ignored under ``ignore_eos``.
         max_model_len: the scheduler's, which knows what the pool can hold.
     """
-    params = request.params
-    if request.output_ids:
-        newest = request.output_ids[-1]
+    params, output = request.params, request.output_ids
+    if output:
+        newest = output[-1]
         if newest in params.stop_token_ids or (newest in eos_token_ids and not params.ignore_eos):
             return FinishReason.STOP
-    if len(request.output_ids) >= params.max_tokens or request.num_tokens >= max_model_len:
+    if len(output) >= params.max_tokens or len(request.prompt_ids) + len(output) >= max_model_len:
         return FinishReason.LENGTH
     return None

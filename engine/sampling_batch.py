@@ -70,7 +70,7 @@ class SamplingKind:
     @property
     def greedy(self) -> bool:
         """Every token is the most likely one and nothing else is asked for."""
-        return self == SamplingKind()
+        return not (self.candidates or self.whole or self.logprobs or self.penalised)
 
     @property
     def static(self) -> bool:

@@ -75,6 +75,11 @@ class Scheduler:
         return len(self._waiting)
 
     @property
+    def num_requests(self) -> int:
+        """Waiting and running requests."""
+        return len(self._requests)
+
+    @property
     def has_work(self) -> bool:
         return bool(self._requests)
 

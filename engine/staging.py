@@ -28,29 +28,29 @@ class Staging:
         self._sides = [_Side(columns, tables) for _ in range(2)] if cuda else []
         self._side: _Side | None = None  # being written to
 
-    def send_table(self, row: int, start: int, end: int) -> None:
-        """Start the copy of columns ``[start, end)`` of one row of the tables."""
-        if start >= end:
-            return
-        source = self._tables[row, start:end]
-        if self._sides:
-            pinned = self._take().tables[row, start:end]
-            pinned.copy_(source)
-            source = pinned
-        self._device_tables[row, start:end].copy_(source, non_blocking=True)
+    def send_tables(self, first: int, end: int) -> None:
+        """Start the copy of rows ``[first, end)`` of the tables; the columns follow."""
+        self._send(self._tables, "tables", self._device_tables, slice(first, end))
 
     def send_columns(self) -> None:
         """Start the copy of all columns; ends the fill."""
-        source = self._columns
+        self._send(self._columns, "columns", self._device_columns, slice(None))
+        self._sent()
+
+    def send_column(self, column: int) -> None:
+        """Start the copy of one of the columns; a fill by itself."""
+        self._send(self._columns, "columns", self._device_columns, slice(column, column + 1))
+        self._sent()
+
+    def _send(self, host: Tensor, name: str, device: Tensor, rows: slice) -> None:
+        source = host[rows]
         if self._sides:
-            pinned = self._take().columns
+            pinned = getattr(self._take(), name)[rows]
             pinned.copy_(source)
             source = pinned
-        self._device_columns.copy_(source, non_blocking=True)
-        self.sent()
+        device[rows].copy_(source, non_blocking=True)
 
-    def sent(self) -> None:
-        """All copies of a fill were started."""
+    def _sent(self) -> None:
         if self._side is not None:
             self._side.copied.record()
             self._side = None

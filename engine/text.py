@@ -1,6 +1,6 @@
 """Token ids to text while they arrive: whole characters only, nothing of a stop string. Torch-free."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -22,7 +22,9 @@ class Detokenizer:
     All pieces and the final ``flush`` together are ``tokenizer.decode(ids, skip_special_tokens=True,
     clean_up_tokenization_spaces=False)``, cut before the first stop string. A token costs one decode of a
     window of 8 to 16 tokens. The window overlaps what was shown, because a decoder may treat the
-    first token of a text differently (sentencepiece drops its leading space).
+    first token of a text differently (sentencepiece drops its leading space). Tokens of a byte-level
+    tokenizer are the bytes of the text in order: behind a whole character a token that is whole itself has
+    one text wherever it stands, which is decoded once for all answers.
 
     Args:
         tokenizer: a transformers tokenizer; the Rust tokenizer behind it is used where there is one.
@@ -33,6 +35,7 @@ class Detokenizer:
     def __init__(self, tokenizer: Any, stop: tuple[str, ...] = (), hidden: Iterable[int] = ()) -> None:
         self._decode = _decoder_of(tokenizer)
         self._special = _special_ids(tokenizer)
+        self._pieces = _pieces_of(tokenizer)
         self._hidden = frozenset(hidden)
         self._stops = _StopStrings(stop)
         self._window: list[int] = []
@@ -40,10 +43,14 @@ class Detokenizer:
         self._mark = 0  # a place inside the window where no character was cut
         self._complete = 0  # tokens of the window up to the last such place
 
-    def push(self, token_ids: Iterable[int]) -> Piece:
+    def push(self, token_ids: Sequence[int]) -> Piece:
         """Text that these tokens make certain."""
-        text = "".join([self._push(token) for token in token_ids])
-        return Piece(self._stops.feed(text), self._stops.met)
+        if len(token_ids) == 1:
+            text = self._push(token_ids[0])
+        else:
+            text = "".join([self._push(token) for token in token_ids])
+        stops = self._stops
+        return Piece(stops.feed(text), stops.met)
 
     def flush(self) -> str:
         """The rest, once no more tokens come: held characters and what did not become a stop string."""
@@ -54,7 +61,13 @@ class Detokenizer:
     def _push(self, token: int) -> str:
         if token in self._special or token in self._hidden:
             return ""
-        window = self._window
+        window, pieces = self._window, self._pieces
+        if pieces is not None and not window:
+            piece = pieces.get(token)
+            if piece is None:
+                piece = pieces[token] = self._decode([token])
+            if not piece.endswith(REPLACEMENT):
+                return piece
         window.append(token)
         text = self._decode(window)
         certain = len(text)
@@ -66,7 +79,10 @@ class Detokenizer:
             certain = len(text.rstrip(REPLACEMENT))
         new = text[self._shown : certain]
         self._shown = max(self._shown, certain)
-        if self._complete == len(window) and len(window) - self._mark >= WINDOW_TOKENS:
+        if pieces is not None and self._complete == len(window):
+            window.clear()
+            self._shown = self._mark = self._complete = 0
+        elif self._complete == len(window) and len(window) - self._mark >= WINDOW_TOKENS:
             if self._mark:
                 del window[: self._mark]
                 self._shown = len(self._decode(window))
@@ -123,6 +139,18 @@ def _overlap(text: str, stop: str) -> int:
         if text.endswith(stop[:length]):
             return length
     return 0
+
+
+_pieces_of_tokens: WeakKeyDictionary[Any, dict[int, str] | None] = WeakKeyDictionary()
+
+
+def _pieces_of(tokenizer: Any) -> dict[int, str] | None:
+    """Texts of single tokens as far as they were met, kept with a byte-level tokenizer; None for others."""
+    if tokenizer not in _pieces_of_tokens:
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        byte_level = type(getattr(backend, "decoder", None)).__name__ == "ByteLevel"
+        _pieces_of_tokens[tokenizer] = {} if byte_level else None
+    return _pieces_of_tokens[tokenizer]
 
 
 _special_ids_of: WeakKeyDictionary[Any, frozenset[int]] = WeakKeyDictionary()

@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from engine.advance import CONTEXTS, FRESH, IDS, POSITIONS, SLOTS, SOURCE
+from engine.advance import ADDED, CONTEXTS, FRESH, IDS, POSITIONS, SLOTS, SOURCE
 
 MOST_ROWS = 128  # of one program
 
@@ -26,6 +26,7 @@ def _advance(  # type: ignore[no-untyped-def]
     CONTEXTS: tl.constexpr,
     FRESH: tl.constexpr,
     SOURCE: tl.constexpr,
+    ADDED: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     inside = row < size
@@ -40,7 +41,12 @@ def _advance(  # type: ignore[no-untyped-def]
     token = tl.load(tokens + source, mask=takes, other=0)
     tl.store(own + IDS * rows, tl.maximum(token, 0), mask=takes)
     position += 1
-    block = tl.load(tables + row * width + position // BLOCK_SIZE, mask=moves, other=0).to(tl.int64)
+    place = tables + row * width + position // BLOCK_SIZE
+    added = tl.load(own + ADDED * rows, mask=moves, other=0)
+    grows = moves & (added > 0)
+    tl.store(place, added.to(tl.int32), mask=grows)
+    held = tl.load(place, mask=moves & (added <= 0), other=0).to(tl.int64)
+    block = tl.where(grows, added, held)
     tl.store(own + POSITIONS * rows, position, mask=moves)
     tl.store(own + SLOTS * rows, block * BLOCK_SIZE + position % BLOCK_SIZE, mask=moves)
     context = tl.load(own + CONTEXTS * rows, mask=moves, other=0)
@@ -48,6 +54,7 @@ def _advance(  # type: ignore[no-untyped-def]
     length = tl.load(lengths + row, mask=moves, other=0)
     tl.store(lengths + row, length + 1, mask=moves)
     tl.store(own + FRESH * rows, tl.zeros_like(row), mask=inside)
+    tl.store(own + ADDED * rows, tl.zeros_like(row), mask=inside)
 
 
 def advance(
@@ -71,5 +78,6 @@ def advance(
         CONTEXTS=CONTEXTS,
         FRESH=FRESH,
         SOURCE=SOURCE,
+        ADDED=ADDED,
         num_warps=1,
     )

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from engine.advance import (
+    ADDED,
     COLUMNS,
     CONTEXTS,
     FRESH,
@@ -62,6 +63,15 @@ def test_a_row_goes_on_with_its_own_token_at_the_next_place(by):
 
 
 @pytest.mark.parametrize("by", ["torch", "triton"])
+def test_a_block_that_was_added_enters_the_table_and_takes_the_token(by):
+    columns, lengths, tables, tokens = rows_of({**going_on(3), ADDED: 40}, going_on(3))
+    launches()[by](columns, lengths, tables, tokens, 2, BLOCK_SIZE)
+    assert tables.tolist() == [[1, 40, 3, 4, 5], [6, 7, 8, 9, 10]]
+    assert columns[SLOTS].tolist() == [40 * 4, 7 * 4]
+    assert columns[ADDED].tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("by", ["torch", "triton"])
 def test_a_fresh_row_stays_where_the_host_put_it_and_takes_the_token_of_its_source(by):
     told = {**going_on(6, token=7), FRESH: 1}
     columns, lengths, tables, tokens = rows_of({**told, SOURCE: 2}, told, {**told, SOURCE: 0}, going_on(6))
@@ -102,18 +112,20 @@ def test_the_kernel_writes_what_torch_writes_and_nothing_else(seed):
     width = 9
     columns[POSITIONS] %= width * BLOCK_SIZE - 2
     columns[FRESH] %= 2
+    columns[ADDED] *= columns[ADDED] % 2
     columns[SOURCE] = columns[SOURCE] % (rows + 1) - 1
     columns[SLOTS, ::3] = NO_SLOT
     columns[SOURCE, ::3] = NO_SOURCE
     lengths = columns[LENGTHS].view(torch.int32)
     tables = torch.randint(1, 500, (rows, width), dtype=torch.int32)
     tokens = torch.randint(-1, 300, (rows,))
-    kept = tables.clone(), tokens.clone()
-    other = columns.clone()
+    kept = tokens.clone()
+    other, other_tables = columns.clone(), tables.clone()
     size = chance.randrange(1, rows + 1)
     for _ in range(2):
         launches()["torch"](columns, lengths, tables, tokens, size, BLOCK_SIZE)
-        launches()["triton"](other, other[LENGTHS].view(torch.int32), tables, tokens, size, BLOCK_SIZE)
+        lengths_of_other = other[LENGTHS].view(torch.int32)
+        launches()["triton"](other, lengths_of_other, other_tables, tokens, size, BLOCK_SIZE)
         assert torch.equal(columns, other)
-    assert torch.equal(tables, kept[0])
-    assert torch.equal(tokens, kept[1])
+        assert torch.equal(tables, other_tables)
+    assert torch.equal(tokens, kept)
