@@ -14,6 +14,7 @@ from tui_infer.config import Settings
 from tui_infer.screens.main import MIN_HEIGHT, MIN_WIDTH
 from tui_infer.session import SessionState
 from tui_infer.widgets.chat.prompt import Prompt
+from tui_infer.widgets.chat.transcript import Transcript
 
 DRAFT = "first line of a draft\nthe second, which is a good deal longer than the first\nthe third"
 ANSWER = "\n\n".join(f"Paragraph {number} of an answer that is some words long." for number in range(40))
@@ -27,6 +28,11 @@ async def resized(app: TuiInferApp, pilot: Pilot[int], width: int, height: int) 
 
 def prompt_of(app: TuiInferApp, session: SessionState) -> Prompt:
     return next(pane.prompt for pane in app.main.visible_panes if pane.session is session)
+
+
+async def drawn(transcript: Transcript) -> None:
+    """Wait until its lines are made for the size that it has; a slow one waits a moment with that."""
+    await wait_until(lambda: transcript._timer is None and transcript._drawn_size == transcript.size)
 
 
 @pytest.mark.parametrize("size", [(40, 12), (43, 40), (160, 12), (12, 3), (1, 1)])
@@ -78,9 +84,9 @@ async def test_random_sizes_lose_no_draft_selection_or_place(seed: int) -> None:
         pane = await pane_of(app)
         pane.prompt.selection = Selection((0, 6), (1, 10))
         place = next(each for each in app.main.visible_panes if each.session is first)
+        await drawn(place.transcript)
         for _ in range(3):
             place.transcript.page(-1)
-        await pilot.pause()
         text = place.transcript.render_line(0).text.strip()
         for _ in range(12):
             await resized(app, pilot, rng.randint(40, 200), rng.randint(12, 60))
@@ -93,6 +99,7 @@ async def test_random_sizes_lose_no_draft_selection_or_place(seed: int) -> None:
         assert prompt.has_focus
         assert prompt.selection == Selection((0, 6), (1, 10))
         back = next(each for each in app.main.visible_panes if each.session is first)
+        await drawn(back.transcript)
         assert back.transcript.render_line(0).text.strip() == text
         assert not back.transcript.following
 

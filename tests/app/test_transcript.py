@@ -139,3 +139,19 @@ async def test_a_chat_moved_to_another_pane_keeps_its_place() -> None:
         await pilot.press("shift+tab")
         pane = await pane_of(app)
         await wait_until(lambda: pane.transcript.scroll_y == place)
+
+
+async def test_a_taller_terminal_and_back_leaves_the_reader_where_they_were() -> None:
+    client = ScriptedClient(LONG, rate=1e5)
+    async with running(client, size=(100, 30)) as (app, pilot):
+        transcript = await streaming(app, pilot)
+        await settled(app)
+        await pilot.press("pageup")
+        top = transcript.scroll_y
+        await pilot.resize_terminal(100, 80)
+        await wait_until(lambda: transcript.size.height > 60)
+        await wait_until(lambda: transcript.scroll_y < top)
+        await pilot.resize_terminal(100, 30)
+        await wait_until(lambda: transcript.size.height < 30)
+        await wait_until(lambda: transcript.scroll_y == top, 2)
+        assert not transcript.following

@@ -129,9 +129,9 @@ class ChatDocument:
         """Where the reader went, as ``anchor`` says it: no size that came since has moved it."""
         return self._held or self.anchor(self.scroll_y)
 
-    def hold(self) -> None:
-        """The reader went to the line at the top, or lines came while they were there."""
-        self._held = None if self.follow else self.anchor(self.scroll_y)
+    def hold(self, line: int) -> None:
+        """The reader went to this line, or lines came while they were there."""
+        self._held = None if self.follow else self.anchor(line)
 
     def line_of(self, anchor: tuple[int, float]) -> int:
         """The line that ``anchor`` points at now."""

@@ -106,7 +106,7 @@ class Transcript(DirectLines, ScrollView, can_focus=False):
             self._update_later(self._rest_until - started)
             return
         document = self._document
-        anchor = document.reader
+        anchor, top = document.reader, document.line_of(document.reader)
         newest, thumb = document.newest, self._thumb()
         changed = document.sync(turns, Look(self.text_width, palette, self._color))
         took = perf_counter() - started
@@ -120,7 +120,8 @@ class Transcript(DirectLines, ScrollView, can_focus=False):
         if document.follow:
             top = self.max_scroll_y
         else:
-            top = document.line_of(anchor) if changed == 0 else document.scroll_y
+            # Not where the view is: a taller window may have pushed it down, and this one has room again.
+            top = document.line_of(anchor) if changed == 0 else top
             # by the text: another width, or a start that brings a chat back, has other rows but nothing new
             document.unseen = document.unseen or (newest is not None and (document.newest or newest) > newest)
         moved = round(top) != round(self.scroll_y)
@@ -129,8 +130,8 @@ class Transcript(DirectLines, ScrollView, can_focus=False):
             self.scroll_to(y=top, animate=False, immediate=True)
             self._placing = False
             document.scroll_y = round(self.scroll_y)
-        if not everything:
-            document.hold()
+        if not everything or changed:
+            document.hold(top)
         if everything or moved or document.unseen:
             self.refresh()
         elif changed is not None:
@@ -163,7 +164,7 @@ class Transcript(DirectLines, ScrollView, can_focus=False):
         self._document.scroll_y = round(new_value)
         if self._placing or self.size != self._drawn_size:
             return  # another size moved it, not the reader
-        self._document.hold()
+        self._document.hold(round(new_value))
         if new_value >= old_value:
             self._follow_near_end()
 
@@ -178,11 +179,16 @@ class Transcript(DirectLines, ScrollView, can_focus=False):
         if self.max_scroll_y > 0:
             self._document.follow = False
 
+    def _go(self, top: float) -> None:
+        """The reader goes there, even before the lines for a new size are made."""
+        self.scroll_to(y=top, animate=False, immediate=True)
+        self._document.hold(round(self.scroll_y))
+
     def scroll_by(self, rows: int) -> None:
         """Move the view; upwards leaves the end, downwards near the end follows again."""
         if rows < 0:
             self._leave_end()
-        self.scroll_to(y=self.scroll_y + rows, animate=False, immediate=True)
+        self._go(self.scroll_y + rows)
         if rows > 0:
             self._follow_near_end()
 
@@ -192,7 +198,7 @@ class Transcript(DirectLines, ScrollView, can_focus=False):
 
     def to_start(self) -> None:
         self._leave_end()
-        self.scroll_to(y=0, animate=False, immediate=True)
+        self._go(0)
 
     def to_end(self) -> None:
         """Go to the end and follow it."""
@@ -266,7 +272,7 @@ class Transcript(DirectLines, ScrollView, can_focus=False):
         share = row / max(1, self.size.height - 1)
         top = round(min(1.0, max(0.0, share)) * self.max_scroll_y)
         self._leave_end()
-        self.scroll_to(y=top, animate=False, immediate=True)
+        self._go(top)
         self._follow_near_end()
 
     # --- drawing -----------------------------------------------------------------------------------
