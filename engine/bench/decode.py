@@ -124,10 +124,7 @@ def take_turns(
                 session.step()
             while len(records[mode]) < until and not reasons[mode]:
                 record = session.step()
-                if record.kind != "decode" or record.decode_tokens != batch:
-                    raise EngineError(
-                        f"Step {record.index} decoded {record.decode_tokens} of {batch} rows ({record.kind})."
-                    )
+                require_full(record, batch)
                 if record.mode == mode:
                     records[mode].append(record)
                 else:  # this batch has no graph
@@ -135,25 +132,47 @@ def take_turns(
     return records, reasons
 
 
+def require_full(record: StepRecord, batch: int) -> None:
+    """See that a step did nothing but decode all rows.
+
+    Raises:
+        EngineError: saying what it did.
+    """
+    if record.kind != "decode" or record.decode_tokens != batch:
+        raise EngineError(
+            f"Step {record.index} decoded {record.decode_tokens} of {batch} rows ({record.kind})."
+        )
+
+
 def _row(session: Session, mode: StepMode, batch: int, context: int, records: list[StepRecord]) -> Row:
-    total = [record.ms.total for record in records]
-    known = [(record.ms.total, record.ms.device) for record in records]
-    device = [ms for _, ms in known if ms is not None]
-    host = [whole - ms for whole, ms in known if ms is not None]
-    ms = median(total)
-    read = [session.traffic.step_bytes(row.context for row in record.rows) for record in records]
-    counted = [value for value in read if value is not None]
-    rate = median(counted) / ms / 1e6 if counted else None
     return {
         **session.identity(),
         "mode": mode,
         "batch": batch,
         "context": context,
+        **figures(session, records, [record.ms.total for record in records]),
+    }
+
+
+def figures(session: Session, records: Sequence[StepRecord], wall_ms: Sequence[float]) -> Row:
+    """Times and rates of decode steps over the same rows, as ``bench_decode`` explains them.
+
+    Args:
+        wall_ms: wall time of each step.
+    """
+    known = [(whole, record.ms.device) for whole, record in zip(wall_ms, records)]
+    device = [ms for _, ms in known if ms is not None]
+    host = [whole - ms for whole, ms in known if ms is not None]
+    ms = median(wall_ms)
+    read = [session.traffic.step_bytes(row.context for row in record.rows) for record in records]
+    counted = [value for value in read if value is not None]
+    rate = median(counted) / ms / 1e6 if counted else None
+    return {
         "ms_p50": rounded(ms),
-        "ms_p99": rounded(percentile(total, 0.99)),
+        "ms_p99": rounded(percentile(wall_ms, 0.99)),
         "device_ms_p50": rounded(median(device)) if device else None,
         "host_ms_p50": rounded(median(host)) if host else None,
-        "tokens_per_s": rounded(batch / ms * 1e3),
+        "tokens_per_s": rounded(records[0].decode_tokens / ms * 1e3),
         "gb_per_s": rounded(rate),
         "share_of_copy": None if rate is None else rounded(rate / session.copy_gb_per_s, 4),
     }

@@ -88,7 +88,7 @@ def _measure(session: Session, plan: ProfilePlan, need: Need, progress: OnProgre
                 "batch": plan.batch,
                 "context": plan.context,
                 "steps": plan.steps,
-                **_profiled(session, mode, plan.steps),
+                **profiled(session, mode, plan.steps),
                 "launch_ms_p50": rounded(median([record.ms.launch for record in records[mode]])),
                 "ms_p50": rounded(median([record.ms.total for record in records[mode]])),
             }
@@ -97,16 +97,17 @@ def _measure(session: Session, plan: ProfilePlan, need: Need, progress: OnProgre
     return {"rows": rows, "ratios": _ratios(session.shape, rows), "skipped": skipped}
 
 
-def _profiled(session: Session, mode: StepMode, steps: int) -> Row:
-    """The profiler's sums over ``steps`` steps in ``mode``, which can be had."""
+def profiled(session: Session, mode: StepMode, steps: int) -> Row:
+    """The profiler's sums over ``steps`` decode steps of what runs, in ``mode``, which can be had."""
     session.engine.set_mode(mode)
     for _ in range(SETTLE):
         session.step()
+    session.engine.land()  # a step that was launched before the profiler began would be half in its sums
     cuda = session.engine.status().device.startswith("cuda")
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]
     with profile(activities=activities, acc_events=True) as profiler:
-        for _ in range(steps):
-            session.step()
+        for left in reversed(range(steps)):
+            session.engine.step(ahead=left > 0)  # as many launches as steps
         if cuda:
             torch.cuda.synchronize()
     cpu_us = wait_us = device_us = 0.0

@@ -26,3 +26,24 @@ def bench():
         made.post(Shutdown())
         made.thread.join(10)
         assert not made.thread.is_alive()
+
+
+@pytest.fixture
+def small_copies(monkeypatch):
+    """The bandwidth of copies has tests of its own; elsewhere it need not take a second each time."""
+    monkeypatch.setattr("engine.bench.measure.CPU_COPY_BYTES", 2**22)
+
+
+@pytest.fixture
+def graphs(monkeypatch):
+    """Engines under measurement decode as on a GPU, with recorded operations in the place of CUDA graphs."""
+    from engine.bench import session
+    from engine.core import Engine
+    from tests.engine.recorder import with_graphs
+
+    def engine(config, progress=None):
+        made = Engine(config, progress)
+        with_graphs(made)
+        return made
+
+    monkeypatch.setattr(session, "Engine", engine)
