@@ -25,6 +25,9 @@ class StepTimes(msgspec.Struct, frozen=True, array_like=True):
     ``launch`` is host time spent issuing work; on a CPU it contains the computation itself and
     ``device`` is None. ``device`` comes from CUDA events, read a step later. ``read`` is the wait for
     the sampled tokens and their way into requests and text.
+
+    Where steps are launched ahead, ``total`` is the time since the end of the step before, and the other host
+    times are what was spent meanwhile: on the launch of the next step, and on the tokens of this one.
     """
 
     total: float
@@ -75,7 +78,9 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True):
     ``t`` is Unix time in seconds at the start of the step. ``reason`` says why the decode batch ran
     eager (empty when a graph was replayed). ``graph_size`` is the padded batch size of the replayed
     graph. ``active`` counts the rows of this step's decode batch plus its prefills. ``cached_tokens``
-    are prompt tokens that prefix hits of this step made it unnecessary to compute.
+    are prompt tokens that prefix hits of this step made it unnecessary to compute. ``block_changes`` are those
+    since the record before; of a step launched ahead, the blocks that it took may be in that one. A row
+    whose request ended while the step was under way is in no count: what it computed came too late.
     """
 
     index: int

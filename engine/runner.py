@@ -78,9 +78,8 @@ class ModelRunner:
         self.device = cache.pages.device
         self._readback = Readback(self.device)
 
-    @torch.inference_mode()
     def launch(self, plan: StepPlan, before: Flight | None = None) -> Flight:
-        """Launch a step, decode first so that it never waits for a prefill; waits for nothing itself.
+        """Launch a step, decode first so that it never waits for a prefill; does not wait for its tokens.
 
         Args:
             before: the step under way whose tokens this one computes, of which ``can_follow`` was true.
@@ -193,6 +192,7 @@ class ModelRunner:
             self.static = None
         del self.model, self.cache
 
+    @torch.inference_mode()
     def _decode(self, requests: Sequence[Request]) -> Sampled:
         positions = [request.num_tokens - 1 for request in requests]
         input_ids = [request.output_ids[-1] for request in requests]
@@ -205,6 +205,7 @@ class ModelRunner:
         )
         return self._launch(input_ids, positions, batch, rows, requests)
 
+    @torch.inference_mode()
     def _prefill(self, chunks: Sequence[PrefillChunk], completed: Sequence[Request]) -> Sampled | None:
         input_ids: list[int] = []
         positions: list[int] = []

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from engine.attention.base import PagedBatch
@@ -86,7 +87,8 @@ class StaticDecode:
         """
         count = len(requests)
         if dispatch.size is None:
-            decoded = self._run(self.graphs.pad(count))
+            with torch.inference_mode():
+                decoded = self._run(self.graphs.pad(count))
         else:
             decoded = self.graphs.replay(dispatch.size)
         kind, tokens = self.buffers.kind, self.buffers.tokens
@@ -94,11 +96,13 @@ class StaticDecode:
             if not kind.greedy and (
                 dispatch.size is None or not self._draw(dispatch.size, kind, decoded.logits)
             ):
-                self._sample(decoded.logits, kind)
+                with torch.inference_mode():
+                    self._sample(decoded.logits, kind)
             return Sampled(tokens[:count])
-        batch = SamplingBatch.of(requests, decoded.logits.device, self.vocab_size)
-        sampled = sample(decoded.logits[:count], batch)
-        tokens[:count].copy_(sampled.token_ids)
+        with torch.inference_mode():
+            batch = SamplingBatch.of(requests, decoded.logits.device, self.vocab_size)
+            sampled = sample(decoded.logits[:count], batch)
+            tokens[:count].copy_(sampled.token_ids)
         return sampled
 
     def close(self) -> None:
@@ -133,7 +137,8 @@ class StaticDecode:
             recorder = self.graphs.recorder
             assert recorder is not None, "a size was dispatched, so something recorded it"
             try:
-                self._samplers[key], _ = recorder.record(lambda: self._sample(logits, kind))
+                with torch.inference_mode():
+                    self._samplers[key], _ = recorder.record(lambda: self._sample(logits, kind))
             except Exception as error:  # the step goes on without; what failed is told
                 self._samplers[key] = None
                 self.sampler_failure = f"sampling of batch {size} could not be captured: {first_line(error)}"

@@ -34,9 +34,11 @@ class Detokenizer:
 
     def __init__(self, tokenizer: Any, stop: tuple[str, ...] = (), hidden: Iterable[int] = ()) -> None:
         self._decode = _decoder_of(tokenizer)
-        self._special = _special_ids(tokenizer)
+        self._silent = _special_ids(tokenizer) | frozenset(hidden)
         self._pieces = _pieces_of(tokenizer)
-        self._hidden = frozenset(hidden)
+        self._whole = (
+            None if stop else self._pieces
+        )  # what stands for itself, with no stop string to look for
         self._stops = _StopStrings(stop)
         self._window: list[int] = []
         self._shown = 0  # characters of the decoded window that were handed out
@@ -45,12 +47,12 @@ class Detokenizer:
 
     def push(self, token_ids: Sequence[int]) -> Piece:
         """Text that these tokens make certain."""
-        if len(token_ids) == 1:
-            text = self._push(token_ids[0])
-        else:
-            text = "".join([self._push(token) for token in token_ids])
-        stops = self._stops
-        return Piece(stops.feed(text), stops.met)
+        if len(token_ids) == 1 and self._whole is not None and not self._window:
+            piece = self._whole.get(token_ids[0])
+            if piece is not None and token_ids[0] not in self._silent:
+                return piece  # as most tokens of most answers
+        text = "".join([self._push(token) for token in token_ids])
+        return Piece(self._stops.feed(text), self._stops.met)
 
     def flush(self) -> str:
         """The rest, once no more tokens come: held characters and what did not become a stop string."""
@@ -59,15 +61,16 @@ class Detokenizer:
         return self._stops.feed(rest) + self._stops.release()
 
     def _push(self, token: int) -> str:
-        if token in self._special or token in self._hidden:
+        if token in self._silent:
             return ""
         window, pieces = self._window, self._pieces
         if pieces is not None and not window:
-            piece = pieces.get(token)
-            if piece is None:
-                piece = pieces[token] = self._decode([token])
-            if not piece.endswith(REPLACEMENT):
-                return piece
+            if token in pieces:
+                return pieces[token].text
+            text = self._decode([token])
+            if not text.endswith(REPLACEMENT):
+                pieces[token] = Piece(text, False)
+                return text
         window.append(token)
         text = self._decode(window)
         certain = len(text)
@@ -141,11 +144,11 @@ def _overlap(text: str, stop: str) -> int:
     return 0
 
 
-_pieces_of_tokens: WeakKeyDictionary[Any, dict[int, str] | None] = WeakKeyDictionary()
+_pieces_of_tokens: WeakKeyDictionary[Any, dict[int, Piece] | None] = WeakKeyDictionary()
 
 
-def _pieces_of(tokenizer: Any) -> dict[int, str] | None:
-    """Texts of single tokens as far as they were met, kept with a byte-level tokenizer; None for others."""
+def _pieces_of(tokenizer: Any) -> dict[int, Piece] | None:
+    """Whole characters of single tokens, as met so far, by byte-level tokenizer; None for others."""
     if tokenizer not in _pieces_of_tokens:
         backend = getattr(tokenizer, "backend_tokenizer", None)
         byte_level = type(getattr(backend, "decoder", None)).__name__ == "ByteLevel"

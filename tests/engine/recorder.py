@@ -38,6 +38,7 @@ class TraceRecorder:
             output = graph()
         tensors = _pytree.tree_leaves(output)
 
+        @torch.inference_mode()
         def replay() -> None:
             for old, new in zip(tensors, _pytree.tree_leaves(graph())):
                 old.copy_(new)
