@@ -46,30 +46,40 @@ class Slot:
 
 class _CudaSlot(Slot):
     def __init__(self) -> None:
-        self._host = torch.empty(FIRST_ROOM, dtype=torch.int64, pin_memory=True)
         self._first = torch.cuda.Event(enable_timing=True)
         self._last = torch.cuda.Event(enable_timing=True)
         self._sizes: list[int] = []
+        self._make_room(FIRST_ROOM)
 
     def begin(self) -> None:
         self._first.record()
 
     def end(self, parts: Sequence[Tensor]) -> None:
         self._sizes = [part.shape[0] for part in parts]
-        total = sum(self._sizes)
-        if total > self._host.shape[0]:
-            self._host = torch.empty(2 * total, dtype=torch.int64, pin_memory=True)
+        if sum(self._sizes) > len(self._numbers):
+            self._make_room(2 * sum(self._sizes))
         at = 0
         for part, size in zip(parts, self._sizes):
-            self._host[at : at + size].copy_(part, non_blocking=True)
+            self._place(at, size).copy_(part, non_blocking=True)
             at += size
         self._last.record()
 
     def read(self) -> tuple[list[list[int]], float | None]:
         self._last.synchronize()
-        tokens = self._host[: sum(self._sizes)].tolist()
         parts, at = [], 0
         for size in self._sizes:
-            parts.append(tokens[at : at + size])
+            parts.append(self._numbers[at : at + size].tolist())
             at += size
         return parts, self._first.elapsed_time(self._last)
+
+    def _make_room(self, tokens: int) -> None:
+        self._host = torch.empty(tokens, dtype=torch.int64, pin_memory=True)
+        self._numbers = self._host.numpy()
+        self._places: dict[tuple[int, int], Tensor] = {}
+
+    def _place(self, at: int, size: int) -> Tensor:
+        """A part of the host's memory; made once, since most steps have the parts of the step before."""
+        place = self._places.get((at, size))
+        if place is None:
+            place = self._places[at, size] = self._host[at : at + size]
+        return place

@@ -57,6 +57,7 @@ class StaticDecode:
         self.vocab_size = vocab_size
         self._batches: dict[int, PagedBatch] = {}
         self._samplers: dict[tuple[int, SamplingKind], Callable[[], None] | None] = {}
+        self._tokens: dict[int, Tensor] = {}
         self.sampler_failure = ""
 
     def capture(self, progress: Callable[[Progress], None] = lambda _: None) -> None:
@@ -91,18 +92,18 @@ class StaticDecode:
                 decoded = self._run(self.graphs.pad(count))
         else:
             decoded = self.graphs.replay(dispatch.size)
-        kind, tokens = self.buffers.kind, self.buffers.tokens
+        kind = self.buffers.kind
         if kind.static:
             if not kind.greedy and (
                 dispatch.size is None or not self._draw(dispatch.size, kind, decoded.logits)
             ):
                 with torch.inference_mode():
                     self._sample(decoded.logits, kind)
-            return Sampled(tokens[:count])
+            return Sampled(self._tokens_of(count))
         with torch.inference_mode():
             batch = SamplingBatch.of(requests, decoded.logits.device, self.vocab_size)
             sampled = sample(decoded.logits[:count], batch)
-            tokens[:count].copy_(sampled.token_ids)
+            self._tokens_of(count).copy_(sampled.token_ids)
         return sampled
 
     def close(self) -> None:
@@ -123,6 +124,13 @@ class StaticDecode:
         tokens = buffers.tokens[:size]
         greedy_tokens(logits.float(), out=tokens)
         return Decoded(logits, tokens)
+
+    def _tokens_of(self, count: int) -> Tensor:
+        """The first ``count`` tokens of the buffers, a view that is made once."""
+        tokens = self._tokens.get(count)
+        if tokens is None:
+            tokens = self._tokens[count] = self.buffers.tokens[:count]
+        return tokens
 
     def _sample(self, logits: Tensor, kind: SamplingKind) -> Tensor:
         """Draw a token for every row of logits [size, vocab], padding included, into the buffers."""

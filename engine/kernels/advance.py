@@ -31,13 +31,13 @@ def _advance(  # type: ignore[no-untyped-def]
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     inside = row < size
     own = columns + row
-    fresh = tl.load(own + FRESH * rows, mask=inside, other=1) != 0
+    mark = tl.load(own + FRESH * rows, mask=inside, other=1)
     source = tl.load(own + SOURCE * rows, mask=inside, other=-1)
     slot = tl.load(own + SLOTS * rows, mask=inside, other=-1)
     position = tl.load(own + POSITIONS * rows, mask=inside, other=0)
-    moves = (slot >= 0) & (fresh == 0) & inside
-    source = tl.where(fresh, source, row)
-    takes = moves | (fresh & (source >= 0) & inside)
+    moves = inside & (slot >= 0) & (mark == 0)
+    takes = moves | (inside & (source >= 0) & (mark != 0))
+    source = tl.where(mark != 0, source, row)
     token = tl.load(tokens + source, mask=takes, other=0)
     tl.store(own + IDS * rows, tl.maximum(token, 0), mask=takes)
     position += 1
