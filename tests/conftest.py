@@ -6,9 +6,13 @@ from pathlib import Path
 
 import pytest
 
-# Small models on few cores: more threads than this only wait for each other. Parallel test processes
-# get one each.
-os.environ.setdefault("OMP_NUM_THREADS", "1" if "PYTEST_XDIST_WORKER" in os.environ else "2")
+# Small models on few cores: more threads than this only wait for each other. Parallel test processes get one
+# each: with two, on two cores, a step takes ten times as long. They inherit what their parent process has
+# set here, so that a default would not reach them.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ["OMP_NUM_THREADS"] = "1"
+else:
+    os.environ.setdefault("OMP_NUM_THREADS", "2")
 
 TINY_TEXT = (
     "the a of and to in is was for on that with as it at by from an be this are or his her not have has had "
