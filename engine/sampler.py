@@ -8,8 +8,9 @@ captured in a CUDA graph; what a batch needs at all is decided on the host, in `
 token depends on its own logits and parameters only, never on the rows beside it.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import torch
 from torch import Tensor
@@ -100,9 +101,24 @@ def greedy_tokens(logits: Tensor, out: Tensor | None = None) -> Tensor:
     Returns:
         [n] int64, ``out`` where it was given.
     """
+    launch = _greedy_kernel() if logits.is_cuda and logits.is_contiguous() else None
+    if launch is not None:
+        out = torch.empty(logits.shape[0], dtype=torch.int64, device=logits.device) if out is None else out
+        launch(logits, out)
+        return out
     best = _argmax(logits)
     tokens = best.masked_fill(~logits.gather(1, best).isfinite(), NO_TOKEN)[:, 0]
     return tokens if out is None else out.copy_(tokens)
+
+
+@cache
+def _greedy_kernel() -> Callable[[Tensor, Tensor], None] | None:
+    """Two launches for all of it; None where triton does not import."""
+    try:
+        from engine.kernels.greedy import greedy
+    except ImportError:
+        return None
+    return greedy
 
 
 # --- drawing ---------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from engine.attention.base import AttentionBackend, PagedBatch
 from engine.kv_cache import KVCache
+from engine.models.decode_path import MOST_ROWS, DecodePath, unfit_path
 from engine.models.fused_ops import FusedOps, fused_ops
 
 FAMILIES = (
@@ -97,6 +98,7 @@ class FusedDecoder:
         self.head: Tensor = head.weight.data
         self.layers = [_take(layer, config) for layer in model.layers]
         self.ops: FusedOps = fused_ops(self.embedding.device)
+        self.path = None if unfit_path(self) else DecodePath(self)
 
     def forward(
         self, input_ids: Tensor, positions: Tensor, batch: PagedBatch, cache: KVCache, rows: Tensor | None
@@ -111,6 +113,8 @@ class FusedDecoder:
         Returns:
             [n, vocab] logits, float32.
         """
+        if self.path is not None and batch.decode and rows is None and len(batch.query_lens) <= MOST_ROWS:
+            return self.path.forward(input_ids, batch, cache)
         geometry, ops, backend = self.geometry, self.ops, self.backend
         heads, kv_heads, dim = geometry.heads, geometry.kv_heads, geometry.head_dim
         eps, query_size, key_size = geometry.eps, heads * dim, kv_heads * dim

@@ -1,0 +1,43 @@
+"""The most likely token of each row, in two launches: candidates of slices, then the best of them."""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+SLICE = 4096
+
+
+@triton.jit
+def _slices(logits, best, where, V, SLICE: tl.constexpr, SLICES: tl.constexpr):  # type: ignore[no-untyped-def]
+    row = tl.program_id(0).to(tl.int64)
+    part = tl.program_id(1)
+    columns = part * SLICE + tl.arange(0, SLICE)
+    value = tl.load(logits + row * V + columns, mask=columns < V, other=float("-inf"))
+    value = tl.where(value != value, float("inf"), value)  # not a number: no token
+    top = tl.max(value, axis=0)
+    tl.store(best + row * SLICES + part, top)
+    tl.store(where + row * SLICES + part, tl.min(tl.where(value == top, columns, V), axis=0))
+
+
+@triton.jit
+def _best(tokens, best, where, V, SLICES: tl.constexpr, PADDED: tl.constexpr):  # type: ignore[no-untyped-def]
+    row = tl.program_id(0).to(tl.int64)
+    part = tl.arange(0, PADDED)
+    there = part < SLICES
+    value = tl.load(best + row * SLICES + part, mask=there, other=float("-inf"))
+    index = tl.load(where + row * SLICES + part, mask=there, other=V)
+    top = tl.max(value, axis=0)
+    first = tl.min(tl.where(value == top, index, V), axis=0).to(tl.int64)
+    finite = (top > float("-inf")) & (top < float("inf"))
+    tl.store(tokens + row, tl.where(finite, first, -1))
+
+
+def greedy(logits: Tensor, out: Tensor) -> None:
+    """[n, V] float32, contiguous -> [n] int64: the first of the highest, -1 where that is not finite."""
+    rows, vocab = logits.shape
+    slices = triton.cdiv(vocab, SLICE)
+    best = logits.new_empty(rows, slices)
+    where = best.new_empty(rows, slices, dtype=torch.int32)
+    _slices[(rows, slices)](logits, best, where, vocab, SLICE=SLICE, SLICES=slices, num_warps=8)
+    _best[(rows,)](out, best, where, vocab, SLICES=slices, PADDED=triton.next_power_of_2(slices), num_warps=1)

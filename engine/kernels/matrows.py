@@ -1,0 +1,191 @@
+"""A few rows times a weight matrix on tensor cores: the weights are the left operand and are read once.
+
+RMS norms are put off: whoever writes the rows also writes them times the next norm's gain, and the sum of
+their squares, a part from each program; whoever multiplies scales its results in the end. A row's factor
+commutes with the product, so no program needs a whole row before it starts.
+"""
+
+import triton
+import triton.language as tl
+
+from engine.kernels.dependent import release, wait
+
+
+@triton.jit
+def norm_scale(  # type: ignore[no-untyped-def]
+    squares,
+    row,
+    eps,
+    K: tl.constexpr,
+    ROWS: tl.constexpr,
+    ROWS_PADDED: tl.constexpr,
+    PARTS: tl.constexpr,
+    PARTS_PADDED: tl.constexpr,
+):
+    """Factors of the RMS norm of each row, [ROWS_PADDED], from sums of squares in parts."""
+    part = tl.arange(0, PARTS_PADDED)
+    there = (part < PARTS)[:, None] & (row < ROWS)[None, :]
+    summed = tl.load(squares + part[:, None] * ROWS_PADDED + row[None, :], mask=there, other=0.0)
+    return tl.rsqrt(tl.sum(summed, axis=0) / K + eps)
+
+
+@triton.jit
+def matrows(  # type: ignore[no-untyped-def]
+    y,
+    x,
+    w,
+    bias,
+    residual,
+    gain,
+    gained,
+    squares,
+    squares_in,
+    partial,
+    arrived,
+    eps,
+    N,
+    K: tl.constexpr,
+    ROWS: tl.constexpr,
+    ROWS_PADDED: tl.constexpr,
+    BN: tl.constexpr,
+    BK: tl.constexpr,
+    SPLIT: tl.constexpr,
+    CUTS: tl.constexpr,
+    STAGES: tl.constexpr,
+    PARTS: tl.constexpr,
+    PARTS_PADDED: tl.constexpr,
+    NORM: tl.constexpr,
+    SILU: tl.constexpr,
+    BIAS: tl.constexpr,
+    RESIDUAL: tl.constexpr,
+    EMIT: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """[ROWS, N] = [ROWS, K] @ [N, K]^T; grid (cdiv(N, BN), CUTS).
+
+    ``CUTS`` programs share the inputs of an output: each leaves its sums in ``partial``
+    [grid, CUTS, BN, ROWS_PADDED] and the last one adds them in their order; ``arrived`` [grid] counts, and is
+    zero before and after. ``SPLIT`` pieces of a tile's inputs go to as many warps and are added in the end.
+
+    ``NORM``: ``x`` is rows times gain, results are scaled by the norm from ``squares_in``
+    [PARTS, ROWS_PADDED]. ``EMIT``: the result times ``gain`` goes to ``gained``, its sums of squares to
+    ``squares`` [grid, ROWS_PADDED]. ``SILU``, ``BIAS`` and ``RESIDUAL`` as in ``matvec``.
+    """
+    PER: tl.constexpr = (K + CUTS * BK - 1) // (CUTS * BK) * BK
+    cut = tl.program_id(1)
+    begin = cut * PER
+    end = tl.minimum(begin + PER, K)
+    first = tl.program_id(0).to(tl.int64) * BN
+    outs = first + tl.arange(0, BN)
+    row = tl.arange(0, ROWS_PADDED)
+    inside = outs < N
+    release(PDL)
+    wait(PDL)
+    if NORM and CUTS == 1:
+        scale = norm_scale(squares_in, row, eps, K, ROWS, ROWS_PADDED, PARTS, PARTS_PADDED)
+    PIECE: tl.constexpr = BK // SPLIT
+    if SPLIT == 1:
+        columns = tl.arange(0, BK)
+        total = tl.zeros([BN, ROWS_PADDED], tl.float32)
+        total_up = tl.zeros([BN, ROWS_PADDED], tl.float32)
+        weights = w + outs[:, None] * K + columns[None, :]
+        values = x + row[None, :] * K + columns[:, None]
+        for k in tl.range(begin, end, BK, num_stages=STAGES):
+            if K % BK == 0:
+                deep = inside[:, None]
+                wide = (row < ROWS)[None, :]
+            else:
+                deep = inside[:, None] & (k + columns < K)[None, :]
+                wide = (row < ROWS)[None, :] & (k + columns < K)[:, None]
+            value = tl.load(values + k, mask=wide, other=0.0)
+            tile = tl.load(weights + k, mask=deep, other=0.0)
+            total = tl.dot(tile, value, total)
+            if SILU:
+                tile_up = tl.load(weights + N.to(tl.int64) * K + k, mask=deep, other=0.0)
+                total_up = tl.dot(tile_up, value, total_up)
+    else:
+        piece = tl.arange(0, SPLIT)[:, None, None] * PIECE
+        columns = tl.arange(0, PIECE)
+        totals = tl.zeros([SPLIT, BN, ROWS_PADDED], tl.float32)
+        totals_up = tl.zeros([SPLIT, BN, ROWS_PADDED], tl.float32)
+        weights = w + outs[None, :, None] * K + piece + columns[None, None, :]
+        values = x + row[None, None, :] * K + piece + columns[None, :, None]
+        for k in tl.range(begin, end, BK, num_stages=STAGES):
+            if K % BK == 0:
+                deep = inside[None, :, None]
+                wide = (row < ROWS)[None, None, :]
+            else:
+                deep = inside[None, :, None] & (k + piece + columns[None, None, :] < K)
+                wide = (row < ROWS)[None, None, :] & (k + piece + columns[None, :, None] < K)
+            value = tl.load(values + k, mask=wide, other=0.0)
+            tile = tl.load(weights + k, mask=deep, other=0.0)
+            totals = tl.dot(tile, value, totals)
+            if SILU:
+                tile_up = tl.load(weights + N.to(tl.int64) * K + k, mask=deep, other=0.0)
+                totals_up = tl.dot(tile_up, value, totals_up)
+        total = tl.sum(totals, axis=0)
+        total_up = tl.sum(totals_up, axis=0)
+    if CUTS > 1:
+        place = tl.arange(0, BN)[:, None] * ROWS_PADDED + row[None, :]
+        mine = partial + (tl.program_id(0) * CUTS + cut) * (BN * ROWS_PADDED)
+        tl.store(mine + place, total)
+        # All threads' sums are written before one of them counts; the release makes them visible.
+        tl.debug_barrier()
+        if tl.atomic_add(arrived + tl.program_id(0), 1, sem="acq_rel") + 1 < CUTS:
+            return
+        tl.store(arrived + tl.program_id(0), 0)
+        tl.debug_barrier()
+        total = tl.zeros([BN, ROWS_PADDED], tl.float32)
+        all_cuts = partial + tl.program_id(0) * (CUTS * BN * ROWS_PADDED)
+        for other in tl.static_range(CUTS):
+            total += tl.load(all_cuts + other * (BN * ROWS_PADDED) + place, cache_modifier=".cg")
+        if NORM:
+            scale = norm_scale(squares_in, row, eps, K, ROWS, ROWS_PADDED, PARTS, PARTS_PADDED)
+    if NORM:
+        total *= scale[None, :]
+        if SILU:
+            total_up *= scale[None, :]
+    if BIAS:
+        total += tl.load(bias + outs, mask=inside, other=0.0).to(tl.float32)[:, None]
+        if SILU:
+            total_up += tl.load(bias + N + outs, mask=inside, other=0.0).to(tl.float32)[:, None]
+    if SILU:
+        total = total * tl.sigmoid(total) * total_up
+    at = row[None, :] * N + outs[:, None]
+    kept = inside[:, None] & (row < ROWS)[None, :]
+    if RESIDUAL:
+        total += tl.load(residual + at, mask=kept, other=0.0).to(tl.float32)
+    rounded = total.to(y.dtype.element_ty)
+    tl.store(y + at, rounded, mask=kept)
+    if EMIT:
+        again = tl.where(kept, rounded.to(tl.float32), 0.0)
+        strength = tl.load(gain + outs, mask=inside, other=0.0).to(tl.float32)
+        tl.store(gained + at, (again * strength[:, None]).to(gained.dtype.element_ty), mask=kept)
+        tl.store(squares + tl.program_id(0) * ROWS_PADDED + row, tl.sum(again * again, axis=0))
+
+
+@triton.jit
+def embed(  # type: ignore[no-untyped-def]
+    x,
+    gained,
+    squares,
+    ids,
+    table,
+    gain,
+    K: tl.constexpr,
+    BLOCK: tl.constexpr,
+    EMIT: tl.constexpr,
+):
+    """Rows of ``table`` [V, K] by ``ids`` into ``x`` [rows, K]; grid (rows,). ``EMIT`` as in ``matrows``,
+    with one part of squares.
+    """
+    row = tl.program_id(0).to(tl.int64)
+    columns = tl.arange(0, BLOCK)
+    inside = columns < K
+    value = tl.load(table + tl.load(ids + row) * K + columns, mask=inside, other=0.0)
+    tl.store(x + row * K + columns, value, mask=inside)
+    if EMIT:
+        wide = value.to(tl.float32)
+        strength = tl.load(gain + columns, mask=inside, other=0.0).to(tl.float32)
+        tl.store(gained + row * K + columns, (wide * strength).to(gained.dtype.element_ty), mask=inside)
+        tl.store(squares + row, tl.sum(wide * wide, axis=0))

@@ -1,0 +1,434 @@
+"""DecodePath: the kernels of a decode step of a few rows, five launches a layer.
+
+What a layer reads from memory is its weights, once; everything else is folded into the kernels that do so
+(``engine.kernels.matvec`` for one row, ``engine.kernels.matrows`` for more) or stands between them in one
+launch (``engine.kernels.split_attention``). On cards of compute capability 9.0 and newer the kernels start
+while the one before runs.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from functools import cache as cached
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from engine.attention.base import PagedBatch
+from engine.kernels.tiles import Shape, Tile, tile_for
+from engine.kv_cache import KVCache
+
+if TYPE_CHECKING:
+    from engine.models.decoder import FusedDecoder, Layer
+
+MOST_ROWS = 32  # beyond, cuBLAS is as fast
+MOST_WORKERS = 64  # programs that share a context; a power of two
+MOST_PROGRAMS = 1024  # of an attention launch; those that short contexts leave idle end at once
+CUT_FOR = 512  # tokens of context that a full card is cut for
+MOST_TILES, PARTIAL_SUMS = 4096, 8 * 2**20  # of products whose inputs are cut
+NO_WINDOW = 2**30
+LOG2_E = math.log2(math.e)
+
+
+@dataclass
+class Settings:
+    """What can be turned off, for measurements; ``DEFAULTS`` is what a new path gets.
+
+    Attributes:
+        enabled: these kernels run at all; else cuBLAS and the attention back end.
+        dependent_launch: kernels start while the one before runs, where the card can do that.
+        parts: in how many parts one row's attention goes to the output projection.
+        parts_width: heads times head dim up to which it does; wider ones are joined before.
+        coming_bytes: weights that the attention kernel asks for ahead.
+        attention: how the attention kernel is cut, in place of the usual way.
+    """
+
+    enabled: bool = True
+    dependent_launch: bool = True
+    parts: int = 8
+    parts_width: int = 2048
+    coming_bytes: int = 4 * 2**20
+    attention: "AttentionShape | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionShape:
+    """How attention is cut: tiles of so many tokens, in pieces of a context of at least ``chunk`` tokens.
+
+    ``stages`` tiles are in flight through shared memory; 0 keeps this and the next one in registers.
+    """
+
+    tile: int
+    warps: int
+    stages: int
+    chunk: int
+    workers: int
+
+
+DEFAULTS = Settings()
+
+
+def unfit_path(decoder: "FusedDecoder") -> str:
+    """Why a decoder's steps cannot take this path; empty when they can."""
+    geometry, device = decoder.geometry, decoder.embedding.device
+    if not DEFAULTS.enabled:
+        return "it is turned off"
+    if device.type != "cuda":
+        return f"it has no kernels for {device.type}"
+    if decoder.embedding.dtype != torch.bfloat16:
+        return "the weights are not bfloat16"
+    if torch.cuda.get_device_capability(device) < (8, 0):
+        return "the card is older than Ampere"
+    if geometry.head_dim not in (64, 128, 256):
+        return f"a head has {geometry.head_dim} dimensions"
+    try:
+        import triton  # noqa: F401 - the kernels need it
+    except ImportError:
+        return "triton is not installed"
+    return ""
+
+
+class DecodePath:
+    """Runs decode batches of at most ``MOST_ROWS`` rows; launches only, nothing is read back.
+
+    Args:
+        decoder: whose weights are used where they are.
+    """
+
+    def __init__(self, decoder: "FusedDecoder") -> None:
+        from engine.kernels.matrows import embed, matrows
+        from engine.kernels.matvec import matvec, matvec_join
+        from engine.kernels.split_attention import split_attention
+
+        self._embed, self._matrows, self._matvec = embed, matrows, matvec
+        self._matvec_join, self._split_attention = matvec_join, split_attention
+        self._decoder = decoder
+        self._settings = replace(DEFAULTS)
+        geometry, device = decoder.geometry, decoder.embedding.device
+        cuda = device.type == "cuda"
+        self.dependent = (
+            cuda and self._settings.dependent_launch and torch.cuda.get_device_capability(device) >= (9, 0)
+        )
+        self._launch: dict[str, Any] = {"launch_pdl": True} if self.dependent else {}
+        self.width = geometry.heads * geometry.head_dim
+        self.tiles: dict[tuple[str, int], Tile] = {}  # by kind and rows, in place of the table's
+        self._scratch = _Scratch(self, device)
+
+    def attention_shape(self, rows: int) -> AttentionShape:
+        """How the attention of so many rows is cut."""
+        return self._settings.attention or _attention_shape(rows * self._decoder.geometry.kv_heads)
+
+    def parts(self, rows: int) -> int:
+        """In how many parts attention goes to the output projection."""
+        settings = self._settings
+        return settings.parts if rows == 1 and self.width <= settings.parts_width else 1
+
+    def forward(self, input_ids: Tensor, batch: PagedBatch, cache: KVCache) -> Tensor:
+        """Logits [rows, vocab] float32 of one new token a row; keys and values go into the cache.
+
+        Args:
+            input_ids: [rows] int64.
+            batch: a decode batch. A row without a slot (-1) writes nothing; its logits mean nothing.
+        """
+        decoder = self._decoder
+        layers = decoder.layers
+        rows = input_ids.shape[0]
+        flow = _Flow(rows, decoder, self.parts(rows))
+        self._start(flow, input_ids, layers[0].input_norm)
+        for index, layer in enumerate(layers):
+            following = layers[index + 1].input_norm if index + 1 < len(layers) else decoder.norm
+            self.product("qkv", flow, layer.qkv, flow.qkv, norm=layer.input_norm, bias=layer.qkv_bias)
+            self.attention(index, layer, flow, batch, cache)
+            if self.parts(rows) > 1:
+                self.join(flow, layer)
+            else:
+                self.product(
+                    "out",
+                    flow,
+                    layer.out,
+                    flow.x,
+                    source=flow.attended,
+                    bias=layer.out_bias,
+                    following=layer.post_norm,
+                )
+            self.product(
+                "gate_up", flow, layer.gate_up, flow.inner, norm=layer.post_norm, bias=layer.gate_up_bias
+            )
+            self.product(
+                "down",
+                flow,
+                layer.down,
+                flow.x,
+                source=flow.inner,
+                bias=layer.down_bias,
+                following=following,
+            )
+        logits = torch.empty(rows, decoder.head.shape[0], dtype=torch.float32, device=flow.x.device)
+        self.product("head", flow, decoder.head, logits, norm=decoder.norm)
+        return logits
+
+    def _start(self, flow: "_Flow", input_ids: Tensor, gain: Tensor) -> None:
+        """Embeddings. Not a dependent launch: it waits for all that went before, and so do the kernels behind
+        it, which read lengths and tables before they wait.
+        """
+        hidden = flow.x.shape[1]
+        self._embed[(flow.rows,)](
+            flow.x,
+            flow.gained,
+            flow.squares,
+            input_ids,
+            self._decoder.embedding,
+            gain,
+            K=hidden,
+            BLOCK=_power_of_two(hidden),
+            EMIT=flow.rows > 1,
+            num_warps=4,
+        )
+        flow.parts = 1
+
+    def product(
+        self,
+        kind: str,
+        flow: "_Flow",
+        weight: Tensor,
+        target: Tensor,
+        *,
+        source: Tensor | None = None,
+        norm: Tensor | None = None,
+        bias: Tensor | None = None,
+        following: Tensor | None = None,
+    ) -> None:
+        """``target`` = rows times ``weight``.
+
+        Args:
+            source: the rows; without, those of the flow under the RMS norm with gain ``norm``.
+            following: the gain of the norm that comes next: the result is added to the flow's rows.
+        """
+        rows, eps = flow.rows, self._decoder.geometry.eps
+        silu = kind == "gate_up"
+        ins = weight.shape[1]
+        outs = weight.shape[0] // 2 if silu else weight.shape[0]
+        tile = self.tile(kind, outs, ins, rows)
+        programs = -(-outs // tile.outs)
+        x = flow.x if source is None else source
+        flags: dict[str, Any] = {
+            "NORM": norm is not None,
+            "SILU": silu,
+            "BIAS": bias is not None,
+            "RESIDUAL": following is not None,
+            "PDL": self.dependent,
+            "num_warps": tile.warps,
+        }
+        unused = flow.x
+        bias = unused if bias is None else bias
+        if rows == 1:
+            gain = unused if norm is None else norm
+            self._matvec[(programs,)](
+                target,
+                x,
+                weight,
+                bias,
+                flow.x,
+                gain,
+                eps,
+                outs,
+                K=ins,
+                BN=tile.outs,
+                BK=tile.ins,
+                **flags,
+                **self._launch,
+            )
+            return
+        self._matrows[(programs, tile.cuts)](
+            target,
+            x if norm is None else flow.gained,
+            weight,
+            bias,
+            flow.x,
+            unused if following is None else following,
+            flow.gained,
+            flow.spare,
+            flow.squares,
+            self._scratch.partial,
+            self._scratch.tiles_done,
+            eps,
+            outs,
+            K=ins,
+            ROWS=rows,
+            ROWS_PADDED=flow.padded,
+            BN=tile.outs,
+            BK=tile.ins,
+            SPLIT=tile.split,
+            CUTS=tile.cuts,
+            STAGES=tile.stages,
+            PARTS=flow.parts,
+            PARTS_PADDED=_power_of_two(flow.parts),
+            EMIT=following is not None,
+            **flags,
+            **self._launch,
+        )
+        if following is not None:
+            flow.squares, flow.spare = flow.spare, flow.squares
+            flow.parts = programs
+
+    def tile(self, kind: str, outs: int, ins: int, rows: int) -> Tile:
+        """How a product of this shape is cut."""
+        return self.tiles.get((kind, rows)) or tile_for(Shape(kind, outs, ins, rows))
+
+    def join(self, flow: "_Flow", layer: "Layer") -> None:
+        """The output projection of one row, whose attention comes in parts."""
+        geometry = self._decoder.geometry
+        outs, ins = layer.out.shape
+        tile = self.tile("join", outs, ins, 1)
+        self._matvec_join[(-(-outs // tile.outs),)](
+            flow.x,
+            flow.parts_of,
+            flow.peaks,
+            flow.sums,
+            layer.out,
+            flow.x if layer.out_bias is None else layer.out_bias,
+            flow.x,
+            outs,
+            K=ins,
+            HEADS=geometry.heads,
+            DIM=geometry.head_dim,
+            PARTS=self.parts(1),
+            BN=tile.outs,
+            BK=tile.ins,
+            BIAS=layer.out_bias is not None,
+            PDL=self.dependent,
+            num_warps=tile.warps,
+            **self._launch,
+        )
+
+    def attention(self, index: int, layer: "Layer", flow: "_Flow", batch: PagedBatch, cache: KVCache) -> None:
+        """Norms and rotary positions of queries and keys, the append, and attention of a layer."""
+        geometry, scratch = self._decoder.geometry, self._scratch
+        keys, values = cache.layer(index)
+        rows = flow.rows
+        shape, pairs = self.attention_shape(rows), rows * geometry.kv_heads
+        share = self._coming(layer.out, rows) // (pairs * shape.workers) // 16 * 16
+        self._split_attention[(pairs, shape.workers)](
+            flow.attended,
+            flow.parts_of,
+            flow.peaks,
+            flow.sums,
+            scratch.pieces,
+            scratch.peaks,
+            scratch.sums,
+            scratch.pieces_done,
+            flow.qkv,
+            keys,
+            values,
+            batch.block_tables,
+            batch.context_lens,
+            batch.slot_mapping,
+            geometry.inv_freq,
+            flow.qkv if layer.qk_norm is None else layer.qk_norm,
+            layer.out,
+            share,
+            geometry.scale * LOG2_E,
+            geometry.scaling,
+            geometry.eps,
+            NO_WINDOW if layer.window is None else layer.window,
+            batch.block_tables.stride(0),
+            flow.qkv.stride(0),
+            HEADS=geometry.heads,
+            KV_HEADS=geometry.kv_heads,
+            GROUP_ROWS=max(16, _power_of_two(geometry.heads // geometry.kv_heads)),
+            DIM=geometry.head_dim,
+            BLOCK=cache.block_size,
+            TILE=shape.tile,
+            CHUNK=shape.chunk,
+            PARTS=self.parts(rows),
+            WORKERS=shape.workers,
+            STAGES=shape.stages,
+            ROPE=layer.rotary,
+            NORM=layer.qk_norm is not None,
+            PDL=self.dependent,
+            PREFETCH=self.dependent and share > 0,
+            num_warps=shape.warps,
+            **self._launch,
+        )
+
+    def _coming(self, weight: Tensor, rows: int) -> int:
+        """Bytes of the output projection that attention asks for. It is all latency where rows are few and
+        contexts short; elsewhere its own reads fill the memory bus.
+        """
+        most = self._settings.coming_bytes
+        return min(most, weight.nbytes) if rows <= 8 and weight.nbytes <= 2 * most else 0
+
+
+class _Scratch:
+    """What is left between programs of one launch. Counters are zero at each start, so they are not from a
+    graph's own memory.
+    """
+
+    def __init__(self, path: DecodePath, device: torch.device) -> None:
+        geometry = path._decoder.geometry
+        group = geometry.heads // geometry.kv_heads
+        most = [(rows * geometry.kv_heads, path.attention_shape(rows)) for rows in range(1, MOST_ROWS + 1)]
+        pieces = max(pairs * shape.workers for pairs, shape in most) * group
+        wide: dict[str, Any] = {"dtype": torch.float32, "device": device}
+        self.pieces = torch.empty(pieces * geometry.head_dim, **wide)
+        self.peaks = torch.empty(pieces, **wide)
+        self.sums = torch.empty(pieces, **wide)
+        self.pieces_done = torch.zeros(
+            MOST_ROWS * geometry.kv_heads * path._settings.parts, dtype=torch.int32, device=device
+        )
+        self.partial = torch.empty(PARTIAL_SUMS, **wide)
+        self.tiles_done = torch.zeros(MOST_TILES, dtype=torch.int32, device=device)
+
+
+class _Flow:
+    """What goes from kernel to kernel in one step.
+
+    ``gained`` and ``squares`` are what puts a norm off, see ``engine.kernels.matrows``; ``squares`` come in
+    ``parts``. Attention of one row may come in parts too, joined by the output projection.
+    """
+
+    def __init__(self, rows: int, decoder: "FusedDecoder", parts: int) -> None:
+        like, geometry, layer = decoder.embedding, decoder.geometry, decoder.layers[0]
+        hidden, width = like.shape[1], geometry.heads * geometry.head_dim
+        several, unjoined = int(rows > 1), parts if parts > 1 else 0
+        self.rows = rows
+        self.padded = max(8, _power_of_two(rows))
+        self.parts = 1
+        self.x = like.new_empty(rows, hidden)
+        self.gained = like.new_empty(rows * several, hidden)
+        self.qkv = like.new_empty(rows, layer.qkv.shape[0])
+        self.attended = like.new_empty(rows, width)
+        self.inner = like.new_empty(rows, layer.gate_up.shape[0] // 2)
+        wide: dict[str, Any] = {"dtype": torch.float32, "device": like.device}
+        self.squares = torch.empty(hidden * self.padded * several, **wide)  # at most a part an output
+        self.spare = torch.empty_like(self.squares)
+        self.parts_of = torch.empty(unjoined * width, **wide)
+        self.peaks = torch.empty(unjoined * geometry.heads, **wide)
+        self.sums = torch.empty(unjoined * geometry.heads, **wide)
+
+
+@cached
+def _attention_shape(pairs: int) -> AttentionShape:
+    """What did best on an H200 for so many sequences times kv heads, at contexts of about ``CUT_FOR``.
+
+    Few programs keep their tiles in registers, many go through shared memory; longer contexts are shared by
+    more programs.
+    """
+    if pairs < 16:
+        tile, warps, stages, chunk = 64, 4, 0, 64
+    elif pairs < 32:
+        tile, warps, stages, chunk = 128, 8, 0, 128
+    elif pairs < 128:
+        tile, warps, stages, chunk = 64, 4, 0, CUT_FOR * pairs // 256
+    elif pairs < 256:
+        tile, warps, stages, chunk = 32, 4, 4, 128
+    else:
+        tile, warps, stages, chunk = 128, 4, 3, CUT_FOR
+    workers = min(MOST_WORKERS, 1 << (max(1, MOST_PROGRAMS // pairs).bit_length() - 1))
+    return AttentionShape(tile, warps, stages, -(-chunk // tile) * tile, workers)
+
+
+@cached
+def _power_of_two(number: int) -> int:
+    """The smallest power of two that is not below ``number``."""
+    return 1 << (number - 1).bit_length()
