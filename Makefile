@@ -36,7 +36,7 @@ types: $(VENV)/.dev
 	$(BIN)/mypy
 
 pytest: $(VENV)/.dev browser
-	$(BIN)/python -m pytest -m "not gpu" -n 2 --dist loadscope --durations 15
+	$(BIN)/python -m pytest -m "not gpu" -n 2 --dist loadscope --no-loadscope-reorder --durations 15
 
 # `serve` is tested in a real Chromium. Where there is none and none can be installed, that test is skipped.
 browser:

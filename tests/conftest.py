@@ -26,6 +26,16 @@ CHAT_TEMPLATE = (
 )
 
 
+# Folders in the order in which their modules are handed out to parallel processes: those with modules that take
+# a minute come first, so that the last ones to run are short and no process is left alone with a long one.
+LONGEST_FIRST = ("pty", "web", "engine", "perf", "gpu")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    folders = {name: place for place, name in enumerate(LONGEST_FIRST)}
+    items.sort(key=lambda item: folders.get(item.path.parent.name, len(folders)))
+
+
 @pytest.fixture(scope="session")
 def tiny_model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random two-layer Llama with a byte-level tokenizer and a chat template; same weights every time.

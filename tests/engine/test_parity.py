@@ -8,7 +8,7 @@ from transformers import AutoModelForCausalLM
 
 from engine import Engine, EngineConfig, SamplingParams
 
-NEW_TOKENS = 64
+NEW_TOKENS = 32
 GENERATED = (1, 17, 256)  # lengths of prompts that are also given to ``generate``
 LENGTHS = [
     1,

@@ -25,7 +25,7 @@ def start(own_folders: Path) -> Iterator[START]:
     config.write_text("temperature = 0.0\nmax_tokens = 40\n")
 
     def run(*arguments: str, size: tuple[int, int] = (100, 30)) -> Terminal:
-        terminal = Terminal([sys.executable, "-m", "tui_infer", *arguments], size, {"OMP_NUM_THREADS": "2"})
+        terminal = Terminal([sys.executable, "-m", "tui_infer", *arguments], size, {"OMP_NUM_THREADS": "1"})
         terminals.append(terminal)
         return terminal
 

@@ -24,7 +24,7 @@ def plain(own_folders: Path) -> Iterator[Terminal]:
         "--max-tokens",
         "200",
     ]
-    terminal = Terminal(command, (80, 24), {"OMP_NUM_THREADS": "2"})
+    terminal = Terminal(command, (80, 24), {"OMP_NUM_THREADS": "1"})
     yield terminal
     terminal.close()
 
