@@ -288,10 +288,11 @@ class Engine:
             device=output.device_ms,
             read=output.read_ms + (done - accepting) * 1e3,
         )
+        began = spent.unix_time - (spent.began - self._step_ended)
         self._step_ended = done
         if self._threads is not None and not plan.prefill:
             self._threads.observe(len(plan.decode), times.total)
-        return self._record(plan, decoded, output, times, spent.unix_time, finished)
+        return self._record(plan, decoded, output, times, began, finished)
 
     def _accept(
         self, request: Request, token: int, logprobs: dict[int, dict[int, float]], now: float

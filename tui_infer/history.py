@@ -173,10 +173,11 @@ class StepHistory:
             self.graph_hits[record.graph_size] += 1
         elif record.reason:
             self.eager_reasons[record.reason] += 1
-        if record.kind == "prefill":
+        rows = decode_rows(record)
+        if not rows:  # a prefill, or a step that was launched ahead for answers that had ended
             return
         self._decode_ms.add(record.ms.total)
-        self.decode_batch = decode_rows(record)
+        self.decode_batch = rows
         if record.kind == "decode":
             key = (record.mode, self.decode_batch)
             window = self._by_batch.get(key)

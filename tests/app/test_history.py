@@ -181,6 +181,19 @@ def test_one_lucky_step_gives_no_ratio() -> None:
     assert history.ratio(2) is None
 
 
+def test_a_step_whose_rows_had_all_ended_is_no_batch_of_its_own() -> None:
+    history = StepHistory()
+    for index in range(9):
+        for graph in (None, 2):
+            history.append(make(index, ms=2.0 if graph else 3.0, graph=graph, rows=2))
+            history.append(make(index, ms=9.0, graph=graph, rows=0))
+    assert set(history.medians()) == {("eager", 2), ("graph", 2)}
+    assert history.decode_batch == 2
+    percentiles = history.percentiles()
+    assert percentiles is not None
+    assert percentiles.p99 == 3.0
+
+
 def test_medians_are_of_pure_decode_steps() -> None:
     history = StepHistory()
     history.append(make(0, ms=2.0, rows=3))
