@@ -54,7 +54,8 @@ def bench_decode(configs: Sequence[EngineConfig], plan: DecodePlan, progress: On
     The steps are those of the real engine with all rows decoding and nothing else to do; times are those
     of their ``StepRecord``s. A row has
 
-    * ``ms_p50``, ``ms_p99``: wall time of a step, from its plan to its tokens in the requests' texts;
+    * ``ms_p50``, ``ms_p99``: wall time of a step, from its plan to its tokens in the requests' texts, or from
+      the end of the step before where it was launched ahead;
     * ``device_ms_p50``: from the step's first kernel to its last on the device's clock, pauses included in
       which it waits for the host; ``host_ms_p50``: the rest of the wall time, step by step. Both are None
       on a CPU, where host and device are one;
