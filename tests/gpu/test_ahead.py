@@ -71,7 +71,10 @@ def test_chats_that_come_and_go_get_the_tokens_of_steps_by_hand(engine):
     write("h200-ahead", {"parity": {"requests": 24, "steps": len(records), "ahead": out, "flips": found}})
     assert out > len(records) / 3
     assert {record.graph_size for record in records if record.decode_tokens} >= {1, 2, 4, 8, None}
-    assert all(flip["margin"] < MARGIN for flip in found), found
+    # A late row can keep a batch in a larger graph, whose products add in another order. What was drawn parts
+    # where that meets the noise, whatever the margin of the logits.
+    greedy = [flip for flip in found if asked[flip["request"]][2].temperature == 0]
+    assert all(flip["margin"] < MARGIN for flip in greedy), greedy
 
 
 def test_answers_that_end_by_themselves_or_are_cancelled_drop_their_late_token(engine):
