@@ -35,8 +35,9 @@ lint: $(VENV)/.dev
 types: $(VENV)/.dev
 	$(BIN)/mypy
 
+# Tests of the app wait half of their time for its timers: it takes three processes to keep two cores busy.
 pytest: $(VENV)/.dev browser
-	$(BIN)/python -m pytest -m "not gpu" -n 2 --dist loadscope --no-loadscope-reorder --durations 15
+	$(BIN)/python -m pytest -m "not gpu" -n 3 --dist loadscope --no-loadscope-reorder --durations 15
 
 # `serve` is tested in a real Chromium. Where there is none and none can be installed, that test is skipped.
 browser:
