@@ -78,10 +78,10 @@ async def test_random_sizes_lose_no_draft_selection_or_place(seed: int) -> None:
         await settled(app)
         first = app.state.current
         await pilot.press("ctrl+n", *"other draft", "ctrl+n")
-        for character in DRAFT:
-            await pilot.press({"\n": "ctrl+j", " ": "space", ",": "comma"}.get(character, character))
         third = app.state.current
         pane = await pane_of(app)
+        pane.prompt.insert(DRAFT)
+        await wait_until(lambda: third.draft == DRAFT)
         pane.prompt.selection = Selection((0, 6), (1, 10))
         place = next(each for each in app.main.visible_panes if each.session is first)
         await drawn(place.transcript)

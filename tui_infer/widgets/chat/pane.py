@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from time import monotonic
 from typing import Self
 
-from rich.text import Text
+from rich.text import Span, Text
 from textual import events
 from textual.app import ComposeResult
 from textual.containers import Vertical
@@ -123,8 +123,9 @@ class Pane(Direct, Vertical):
         numbers = Text(doing, style=f"bold {self._color}" if session.busy else text)
         numbers.append(" · " if doing and said else "", style=text)
         numbers.append(said, style=self._urgency(context.level, text))
-        if (numbers.plain, context.level) != self._shown_numbers:
-            self._shown_numbers = (numbers.plain, context.level)
+        look = (numbers.plain, str(numbers.style), tuple(numbers.spans))  # another theme has other colours
+        if look != self._shown_numbers:
+            self._shown_numbers = look
             with self._drawing_row(self.outer_size.height - 1):
                 self.border_subtitle = numbers
 
@@ -166,7 +167,7 @@ class Pane(Direct, Vertical):
     _row: int | None = None
     _shown_edge: tuple[str, str] = ("", "")
     _shown_title: Text | None = None
-    _shown_numbers: tuple[str, Level] = ("", "plain")
+    _shown_numbers: tuple[str, str, tuple[Span, ...]] = ("", "", ())
 
     def on_resize(self) -> None:
         self.update_frame(focused=self.has_class("-current"))
