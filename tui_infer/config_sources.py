@@ -103,6 +103,8 @@ def load_config(
 
 def _take_file(path: Path, values: dict[str, Any], origins: dict[Path_, Origin]) -> None:
     try:
+        if path.exists() and not path.is_file():  # reading a pipe would wait for whoever writes to it
+            raise ConfigError(f"{path} is not a file.", "Move it away.")
         text = path.read_text("utf-8")
         data = tomllib.loads(text)
     except FileNotFoundError:

@@ -15,6 +15,7 @@ from tui_infer.model_memory import Fit, Room, fit, room_for
 from tui_infer.nvml import GpuMonitor
 from tui_infer.sanitize import one_line
 from tui_infer.screens.ask import Ask
+from tui_infer.screens.loading import Loading
 from tui_infer.screens.models import ModelPicker
 from tui_infer.slash import raw_of
 
@@ -31,6 +32,7 @@ class ModelSwitch:
         self._app = app
         self._loading = ""  # the model that is on its way in place of the former one
         self._former: EngineConfig | None = None
+        self._screen: Loading | None = None
 
     def command(self, words: Sequence[str]) -> str:
         """``/model NAME`` loads, ``/model`` opens the picker; returns why it cannot, or an empty string."""
@@ -99,14 +101,18 @@ class ModelSwitch:
         if state.phase == "ready":
             self._former = client.config
         self._loading = model
-        state.notice(f"Loading {model}", words or "The chats stay.")
         self._app.restart_with(config)
+        self._screen = Loading(state, model, words)
+        self._app.push_screen(self._screen)
 
     def follow(self) -> None:
         """See what became of the load; one that failed goes back to the model before, with the reason."""
         state = self._app.state
+        if self._screen is not None:
+            self._screen.follow()
         if not self._loading or state.phase == "loading":
             return
+        self._screen = None
         model, self._loading = self._loading, ""
         former, self._former = self._former, None
         if state.phase == "ready":

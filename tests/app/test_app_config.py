@@ -1,6 +1,7 @@
 """The settings: every option can stand in them, the later source wins, and what cannot be used is named."""
 
 import json
+import os
 import tomllib
 from pathlib import Path
 
@@ -97,6 +98,12 @@ def test_a_broken_config_file_is_told_by_file_key_and_reason(
     assert str(path) in caught.value.message
     assert key in caught.value.message
     assert reason in caught.value.message
+
+
+def test_a_pipe_in_the_place_of_the_file_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "config.toml")
+    with pytest.raises(ConfigError, match=r"config\.toml is not a file"):
+        load_settings(tmp_path / "config.toml")
 
 
 def test_a_problem_names_the_line_that_it_stands_on(tmp_path: Path) -> None:

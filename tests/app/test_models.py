@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 from textual.pilot import Pilot
-from textual.widgets import Input, OptionList
+from textual.widgets import Input, OptionList, ProgressBar
 
 from engine.client import EngineClient
 from engine.config import EngineConfig
 from engine.models.source import KNOWN_MODELS
-from engine.records import Failed, Submit
+from engine.records import Failed, Progress, Submit
 from tests.app.driving import ask, pane_of, running, screen_text, settled
 from tests.app.scripted import ON_A_CARD, ScriptedClient, engine_status
 from tests.waiting import wait_until
@@ -26,6 +26,7 @@ from tui_infer.model_files import ModelFacts, facts_of_folder, facts_of_gguf
 from tui_infer.model_memory import Room, fit, room_for
 from tui_infer.nvml import GpuReading
 from tui_infer.screens.ask import Ask
+from tui_infer.screens.loading import Loading
 from tui_infer.screens.models import ModelPicker
 from tui_infer.slash import Call, obey, read
 
@@ -277,6 +278,48 @@ async def test_a_folder_that_cannot_run_is_refused_without_a_restart(
         assert app.models.command([str(folder)]) == ""
         await wait_until(lambda: any("soft-capped" in toast.message for toast in app._notifications))
         assert client.restarts == 0
+
+
+class Slow(ScriptedClient):
+    """Goes on loading its second model until it is told that it is there."""
+
+    def become_ready(self, **changes: object) -> None:
+        if self.config.model == "smollm2":
+            super().become_ready(**changes)
+
+    def finish(self) -> None:
+        super().become_ready()
+
+
+@pytest.mark.parametrize("size", [(160, 48), (80, 24)])
+async def test_a_load_shows_its_progress_on_a_screen_that_goes_by_itself(size: tuple[int, int]) -> None:
+    client = Slow("Yes.")
+    async with running(client, size=size) as (app, pilot):
+        app.models.load("shape:qwen3-0.6b", "Needs 1.5 GiB.")
+        await wait_until(lambda: isinstance(app.screen, Loading) and "43%" in screen_text(app))
+        client._emit(Progress("reading", "layer 3 of 28", 0.25))
+        await wait_until(lambda: "25%" in screen_text(app))
+        shown = screen_text(app)
+        assert all(text in shown for text in ("Loading shape:qwen3-0.6b", "Needs 1.5 GiB.", "layer 3 of 28"))
+        client._emit(Progress("capturing graphs", "batch 8"))
+        await wait_until(lambda: "capturing graphs" in screen_text(app))
+        await pilot.pause()
+        assert not app.screen.query_one(ProgressBar).display, "nothing is said of a share"
+        client.finish()
+        await wait_until(lambda: not isinstance(app.screen, Loading))
+        assert app.state.phase == "ready"
+
+
+async def test_a_hidden_load_goes_on_and_is_told_when_it_has_ended() -> None:
+    client = Slow("Yes.")
+    async with running(client) as (app, pilot):
+        app.models.load("shape:tiny")
+        await wait_until(lambda: isinstance(app.screen, Loading))
+        await pilot.press("escape")
+        await wait_until(lambda: not isinstance(app.screen, Loading))
+        assert app.state.phase == "loading"
+        client.finish()
+        await wait_until(lambda: any("is loaded" in toast.title for toast in app._notifications))
 
 
 class Failing(ScriptedClient):
