@@ -165,6 +165,29 @@ def launch(group: Mapping[str, Any], replays: int, device: str | None, json_file
 
 @bench.command()
 @click.option(
+    "--rows", type=Integers(), default="1,8,16,32", show_default=True, help="Batch sizes to tune for."
+)
+@_bench_options
+@click.pass_obj
+def tiles(group: Mapping[str, Any], rows: tuple[int, ...], **values: Any) -> int:
+    """Tune the kernels to this card and model.
+
+    Tries how the matrix kernels of a decode step are cut, by timing whole steps, and keeps what is fastest
+    in the cache folder, where engines that are started later find it.
+    """
+    plan: dict[str, Any] = {"rows": tuple(dict.fromkeys(rows))}
+    configs = _configs(group, values)
+
+    def measure(progress: Any) -> Any:
+        from engine.bench.tiles import TilesPlan, bench_tiles
+
+        return bench_tiles(configs, TilesPlan(**plan), progress)
+
+    return _run("tiles", plan, values, measure)
+
+
+@bench.command()
+@click.option(
     "--lengths",
     type=Integers(),
     help="Prompt lengths in tokens.  [default: powers of two from 128 to 8192; to 1024 without a GPU]",

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from engine.bench.header import header
 from engine.errors import ConfigError
+from engine.kernels.tiles import Tile
 from engine.models.memory import size_text
 
 PIPE_WIDTH = 120  # characters where there is no terminal to ask
@@ -52,7 +53,8 @@ def show(value: Mapping[str, Any], console: Console | None = None) -> None:
             columns = COLUMNS[value["bench"]]
             upright = columns[0][1] == "mode" and len(columns) > MOST_COLUMNS
             console.print(_figures(columns, own, ratios) if upright else _lines(columns, own))
-        for line in (*_reasons(skipped), *_facts(engine)):
+        notes = [note["text"] for note in value.get("notes", ()) if note["shape"] == engine.get("shape")]
+        for line in (*_reasons(skipped), *notes, *_facts(engine)):
             console.print(line, highlight=False, markup=False)
     console.print(_origin(value["header"]), style="dim", highlight=False, markup=False)
 
@@ -133,8 +135,16 @@ def _text(value: Any) -> str:
     return str(value)
 
 
+def _tile(value: Sequence[Any]) -> str:
+    return str(Tile(*value))
+
+
 def _ms(value: float) -> str:
     return f"{value:.4f}" if value < 0.1 else f"{value:.3f}" if value < 10 else f"{value:.1f}"
+
+
+def _count(value: Sequence[Any]) -> str:
+    return str(len(value))
 
 
 def _number(value: float) -> str:
@@ -203,6 +213,15 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         ("device", "device_ms_p50", _ms),
         ("first token ms", "ttft_ms_p50", _ms),
         ("tokens/s", "tokens_per_s", _number),
+    ),
+    "tiles": (
+        ("rows", "rows", _text),
+        ("product", "product", _text),
+        ("tile before", "before", _tile),
+        ("ms", "before_ms", _ms),
+        ("tile after", "after", _tile),
+        ("ms", "after_ms", _ms),
+        ("left out", "left_out", _count),
     ),
     "throughput": (
         ("mode", "mode", _text),

@@ -1,4 +1,6 @@
-"""How the matrix kernels of a decode step are cut: a table of measured shapes, and a rule for the others."""
+"""How the matrix kernels of a decode step are cut: tuned on the card, from a table of measured shapes, or by
+a rule for the others.
+"""
 
 from dataclasses import dataclass
 from functools import cache as cached
@@ -12,6 +14,7 @@ class Tile:
         split: pieces of ``ins`` that warps work on apart (tensor cores only).
         stages: tiles in flight (tensor cores only).
         cuts: programs that share the inputs of an output (tensor cores only).
+        early: the first tile is read before the input is there (tensor cores only; one row always does).
     """
 
     outs: int
@@ -20,6 +23,13 @@ class Tile:
     split: int = 1
     stages: int = 1
     cuts: int = 1
+    early: bool = False
+
+    def __str__(self) -> str:
+        """In the order of the fields; what follows the warps where it says anything."""
+        more = (self.split, self.stages, self.cuts)
+        numbers = (self.warps, *(more if more != (1, 1, 1) else ()))
+        return "/".join((f"{self.outs}×{self.ins}", *map(str, numbers), *["early"] * self.early))
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +46,15 @@ class Shape:
     rows: int
 
 
+MOST_TILES, PARTIAL_SUMS = 4096, 8 * 2**20  # of products whose inputs are cut
+MOST_WARPS, MOST_NUMBERS = 32, 2**20  # of a program, and in one of its blocks
+LEAST_OF_A_DOT = 16  # outputs and inputs of a tensor core product
+
+Key = tuple[str, int, int, int]  # a shape whose rows are a class
+
 # By kind, outputs, inputs and rows (1, and up to 8, 16 and 32): the fastest of those that were tried on an
 # H200, for Qwen2.5-1.5B, Qwen2.5-7B and Qwen3-0.6B.
-MEASURED: dict[tuple[str, int, int, int], Tile] = {
+MEASURED: dict[Key, Tile] = {
     ("down", 1536, 8960, 1): Tile(2, 512, 2),
     ("down", 3584, 18944, 1): Tile(4, 2048, 8),
     ("down", 1024, 3072, 1): Tile(2, 2048, 2),
@@ -111,12 +127,56 @@ def row_class(rows: int) -> int:
     return next((size for size in ROW_CLASSES if size >= rows), ROW_CLASSES[-1])
 
 
+def key_of(shape: Shape) -> Key:
+    """Under which a shape's tile is listed."""
+    return (shape.kind, shape.outs, shape.ins, row_class(shape.rows))
+
+
 @cached
-def tile_for(shape: Shape) -> Tile:
-    """The measured tile, or a sound one."""
-    rows = row_class(shape.rows)
-    found = MEASURED.get((shape.kind, shape.outs, shape.ins, rows))
-    return found or _fitting(_usual(shape, rows), shape.ins)
+def tile_for(shape: Shape, card: str = "") -> Tile:
+    """The tile that was tuned on a card, else a measured one, else a sound one.
+
+    Args:
+        card: as ``tile_cache.card_name`` says it; nothing was tuned for no card.
+    """
+    from engine.kernels.tile_cache import tuned  # what it holds are tiles
+
+    key = key_of(shape)
+    found = tuned(card).get(key) if card else None
+    return found or MEASURED.get(key) or _fitting(_usual(shape, key[-1]), shape.ins)
+
+
+def fits(tile: Tile, shape: Shape) -> bool:
+    """Whether the kernels compute a product rightly that is cut so, and no program has nothing to do."""
+    powers = (tile.outs, tile.ins, tile.warps, tile.split)
+    if any(number < 1 or number & (number - 1) for number in powers) or min(tile.stages, tile.cuts) < 1:
+        return False
+    if tile.warps > MOST_WARPS or tile.outs * tile.ins > MOST_NUMBERS:
+        return False
+    if tile.cuts * tile.ins >= 2 * shape.ins and tile.cuts * tile.ins > 64:
+        return False
+    if shape.rows == 1:
+        return True
+    if tile.split > tile.warps or min(tile.outs, tile.ins // tile.split) < LEAST_OF_A_DOT:
+        return False
+    if tile.cuts == 1:
+        return True
+    programs = -(-shape.outs // tile.outs)
+    sums = programs * tile.cuts * tile.outs * padded(shape.rows)
+    return shape.kind != "gate_up" and programs <= MOST_TILES and sums <= PARTIAL_SUMS
+
+
+def shared_bytes(tile: Tile, shape: Shape) -> int:
+    """What the tiles in flight take of a program's shared memory at the least, two bytes a number."""
+    if shape.rows == 1:
+        return 0
+    weights = tile.outs * (2 if shape.kind == "gate_up" else 1)
+    return 2 * (tile.stages - 1) * tile.ins * (weights + padded(shape.rows))
+
+
+def padded(rows: int) -> int:
+    """Rows of a tensor core product: a power of two, 8 at least."""
+    return max(8, 1 << (rows - 1).bit_length())
 
 
 def _usual(shape: Shape, rows: int) -> Tile:

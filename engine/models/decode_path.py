@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from engine.attention.base import PagedBatch
-from engine.kernels.tiles import Shape, Tile, tile_for
+from engine.kernels.tile_cache import card_name
+from engine.kernels.tiles import MOST_TILES, PARTIAL_SUMS, Shape, Tile, padded, tile_for
 from engine.kv_cache import KVCache
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ MOST_ROWS = 32  # beyond, cuBLAS is as fast
 MOST_WORKERS = 64  # programs that share a context; a power of two
 MOST_PROGRAMS = 1024  # of an attention launch; those that short contexts leave idle end at once
 CUT_FOR = 512  # tokens of context that a full card is cut for
-MOST_TILES, PARTIAL_SUMS = 4096, 8 * 2**20  # of products whose inputs are cut
 NO_WINDOW = 2**30
 LOG2_E = math.log2(math.e)
 
@@ -93,6 +93,10 @@ class DecodePath:
 
     Args:
         decoder: whose weights are used where they are.
+
+    Attributes:
+        card: the device as ``tile_cache`` names it; empty on a CPU.
+        tiles: by kind and rows, in place of those that ``tile_for`` knows.
     """
 
     def __init__(self, decoder: "FusedDecoder") -> None:
@@ -111,7 +115,8 @@ class DecodePath:
         )
         self._launch: dict[str, Any] = {"launch_pdl": True} if self.dependent else {}
         self.width = geometry.heads * geometry.head_dim
-        self.tiles: dict[tuple[str, int], Tile] = {}  # by kind and rows, in place of the table's
+        self.card = _card_of(device) if cuda else ""
+        self.tiles: dict[tuple[str, int], Tile] = {}
         self._scratch = _Scratch(self, device)
 
     def attention_shape(self, rows: int) -> AttentionShape:
@@ -273,7 +278,28 @@ class DecodePath:
 
     def tile(self, kind: str, outs: int, ins: int, rows: int) -> Tile:
         """How a product of this shape is cut."""
-        return self.tiles.get((kind, rows)) or tile_for(Shape(kind, outs, ins, rows))
+        return self.tiles.get((kind, rows)) or tile_for(Shape(kind, outs, ins, rows), self.card)
+
+    def products(self, rows: int) -> tuple[Shape, ...]:
+        """The products of a step of so many rows; those that occur in every layer once."""
+        layer, head = self._decoder.layers[0], self._decoder.head
+        out = "join" if self.parts(rows) > 1 else "out"
+        weights = {
+            "qkv": layer.qkv,
+            out: layer.out,
+            "gate_up": layer.gate_up,
+            "down": layer.down,
+            "head": head,
+        }
+        return tuple(
+            Shape(kind, weight.shape[0] // (2 if kind == "gate_up" else 1), weight.shape[1], rows)
+            for kind, weight in weights.items()
+        )
+
+    def reset(self) -> None:
+        """Counters are as before the first step, after one that broke off or went wrong."""
+        self._scratch.pieces_done.zero_()
+        self._scratch.tiles_done.zero_()
 
     def join(self, flow: "_Flow", layer: "Layer") -> None:
         """The output projection of one row, whose attention comes in parts."""
@@ -392,7 +418,7 @@ class _Flow:
         hidden, width = like.shape[1], geometry.heads * geometry.head_dim
         several, unjoined = int(rows > 1), parts if parts > 1 else 0
         self.rows = rows
-        self.padded = max(8, _power_of_two(rows))
+        self.padded = padded(rows)
         self.parts = 1
         self.x = like.new_empty(rows, hidden)
         self.gained = like.new_empty(rows * several, hidden)
@@ -405,6 +431,10 @@ class _Flow:
         self.parts_of = torch.empty(unjoined * width, **wide)
         self.peaks = torch.empty(unjoined * geometry.heads, **wide)
         self.sums = torch.empty(unjoined * geometry.heads, **wide)
+
+
+def _card_of(device: torch.device) -> str:
+    return card_name(torch.cuda.get_device_name(device), torch.cuda.get_device_capability(device))
 
 
 @cached

@@ -7,7 +7,7 @@ import pytest
 from engine.config import EngineConfig
 from tests.app.test_cli import call, exit_code
 
-ENGINE_COMMANDS = ("decode", "ab", "profile", "prefill", "throughput")
+ENGINE_COMMANDS = ("decode", "ab", "profile", "tiles", "prefill", "throughput")
 
 
 @pytest.fixture
@@ -106,6 +106,11 @@ def test_the_other_measurements_write_their_file(small, command, tmp_path):
         (("ab", "--shape", "tiny", "--device", "cpu"), "nothing to compare: no CUDA graphs on cpu"),
         (("ab", "--shape", "tiny", "--mode", "eager"), "--mode eager: this compares both modes"),
         (("ab", "--shape", "tiny", "--block", "0"), "--block must be at least 1; it is 0"),
+        (
+            ("tiles", "--shape", "tiny", "--device", "cpu"),
+            "nothing to tune: decode steps on cpu have no kernels",
+        ),
+        (("tiles", "--shape", "tiny", "--rows", "1,3"), "--rows takes 1, 8, 16, 32; it is 1, 3"),
         (("launch", "--device", "abacus"), "device='abacus' is unknown"),
     ],
 )
