@@ -78,8 +78,8 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True):
     ``t`` is Unix time in seconds at the start of the step. ``reason`` says why the decode batch ran
     eager (empty when a graph was replayed). ``graph_size`` is the padded batch size of the replayed
     graph. ``active`` counts the rows of this step's decode batch plus its prefills. ``cached_tokens``
-    are prompt tokens that prefix hits of this step made it unnecessary to compute. ``block_changes`` are those
-    since the record before; of a step launched ahead, the blocks that it took may be in that one. A row
+    are prompt tokens that prefix hits of this step made it unnecessary to compute. ``block_changes`` are
+    those since the record before; of a step launched ahead, the blocks that it took may be in that one. A row
     whose request ended while the step was under way is in no count: what it computed came too late.
     """
 

@@ -52,6 +52,7 @@ def matrows(  # type: ignore[no-untyped-def]
     SPLIT: tl.constexpr,
     CUTS: tl.constexpr,
     STAGES: tl.constexpr,
+    EARLY: tl.constexpr,
     PARTS: tl.constexpr,
     PARTS_PADDED: tl.constexpr,
     NORM: tl.constexpr,
@@ -66,6 +67,7 @@ def matrows(  # type: ignore[no-untyped-def]
     ``CUTS`` programs share the inputs of an output: each leaves its sums in ``partial``
     [grid, CUTS, BN, ROWS_PADDED] and the last one adds them in their order; ``arrived`` [grid] counts, and is
     zero before and after. ``SPLIT`` pieces of a tile's inputs go to as many warps and are added in the end.
+    ``EARLY``: the first tile of weights is in registers before the kernel waits for its input.
 
     ``NORM``: ``x`` is rows times gain, results are scaled by the norm from ``squares_in``
     [PARTS, ROWS_PADDED]. ``EMIT``: the result times ``gain`` goes to ``gained``, its sums of squares to
@@ -79,52 +81,56 @@ def matrows(  # type: ignore[no-untyped-def]
     outs = first + tl.arange(0, BN)
     row = tl.arange(0, ROWS_PADDED)
     inside = outs < N
+    PIECE: tl.constexpr = BK // SPLIT
+    upper = N.to(tl.int64) * K  # from the first half of the outputs to the second
+    if SPLIT == 1:
+        columns = tl.arange(0, BK)[None, :]
+        depth = tl.arange(0, BK)[:, None]
+        rowed, owned = row[None, :], inside[:, None]
+        weights = w + outs[:, None] * K + columns
+    else:
+        pieces = tl.arange(0, SPLIT)[:, None, None] * PIECE
+        columns = pieces + tl.arange(0, PIECE)[None, None, :]
+        depth = pieces + tl.arange(0, PIECE)[None, :, None]
+        rowed, owned = row[None, None, :], inside[None, :, None]
+        weights = w + outs[None, :, None] * K + columns
+    values = x + rowed * K + depth
+    if SPLIT == 1:
+        total = tl.zeros([BN, ROWS_PADDED], tl.float32)
+        total_up = tl.zeros([BN, ROWS_PADDED], tl.float32)
+    else:
+        total = tl.zeros([SPLIT, BN, ROWS_PADDED], tl.float32)
+        total_up = tl.zeros([SPLIT, BN, ROWS_PADDED], tl.float32)
+    if EARLY:
+        known = owned & (begin + columns < end)
+        early = tl.load(weights + begin, mask=known, other=0.0)
+        if SILU:
+            early_up = tl.load(weights + upper + begin, mask=known, other=0.0)
     release(PDL)
     wait(PDL)
     if NORM and CUTS == 1:
         scale = norm_scale(squares_in, row, eps, K, ROWS, ROWS_PADDED, PARTS, PARTS_PADDED)
-    PIECE: tl.constexpr = BK // SPLIT
-    if SPLIT == 1:
-        columns = tl.arange(0, BK)
-        total = tl.zeros([BN, ROWS_PADDED], tl.float32)
-        total_up = tl.zeros([BN, ROWS_PADDED], tl.float32)
-        weights = w + outs[:, None] * K + columns[None, :]
-        values = x + row[None, :] * K + columns[:, None]
-        for k in tl.range(begin, end, BK, num_stages=STAGES):
-            if K % BK == 0:
-                deep = inside[:, None]
-                wide = (row < ROWS)[None, :]
-            else:
-                deep = inside[:, None] & (k + columns < K)[None, :]
-                wide = (row < ROWS)[None, :] & (k + columns < K)[:, None]
-            value = tl.load(values + k, mask=wide, other=0.0)
-            tile = tl.load(weights + k, mask=deep, other=0.0)
-            total = tl.dot(tile, value, total)
-            if SILU:
-                tile_up = tl.load(weights + N.to(tl.int64) * K + k, mask=deep, other=0.0)
-                total_up = tl.dot(tile_up, value, total_up)
-    else:
-        piece = tl.arange(0, SPLIT)[:, None, None] * PIECE
-        columns = tl.arange(0, PIECE)
-        totals = tl.zeros([SPLIT, BN, ROWS_PADDED], tl.float32)
-        totals_up = tl.zeros([SPLIT, BN, ROWS_PADDED], tl.float32)
-        weights = w + outs[None, :, None] * K + piece + columns[None, None, :]
-        values = x + row[None, None, :] * K + piece + columns[None, :, None]
-        for k in tl.range(begin, end, BK, num_stages=STAGES):
-            if K % BK == 0:
-                deep = inside[None, :, None]
-                wide = (row < ROWS)[None, None, :]
-            else:
-                deep = inside[None, :, None] & (k + piece + columns[None, None, :] < K)
-                wide = (row < ROWS)[None, None, :] & (k + piece + columns[None, :, None] < K)
-            value = tl.load(values + k, mask=wide, other=0.0)
-            tile = tl.load(weights + k, mask=deep, other=0.0)
-            totals = tl.dot(tile, value, totals)
-            if SILU:
-                tile_up = tl.load(weights + N.to(tl.int64) * K + k, mask=deep, other=0.0)
-                totals_up = tl.dot(tile_up, value, totals_up)
-        total = tl.sum(totals, axis=0)
-        total_up = tl.sum(totals_up, axis=0)
+    start = begin
+    if EARLY:
+        value = tl.load(values + begin, mask=(rowed < ROWS) & (begin + depth < end), other=0.0)
+        total = tl.dot(early, value, total)
+        if SILU:
+            total_up = tl.dot(early_up, value, total_up)
+        start += BK
+    for k in tl.range(start, end, BK, num_stages=STAGES):
+        if K % BK == 0:
+            deep, wide = owned, rowed < ROWS
+        else:
+            deep, wide = owned & (k + columns < K), (rowed < ROWS) & (k + depth < K)
+        value = tl.load(values + k, mask=wide, other=0.0)
+        tile = tl.load(weights + k, mask=deep, other=0.0)
+        total = tl.dot(tile, value, total)
+        if SILU:
+            tile_up = tl.load(weights + upper + k, mask=deep, other=0.0)
+            total_up = tl.dot(tile_up, value, total_up)
+    if SPLIT > 1:
+        total = tl.sum(total, axis=0)
+        total_up = tl.sum(total_up, axis=0)
     if CUTS > 1:
         place = tl.arange(0, BN)[:, None] * ROWS_PADDED + row[None, :]
         mine = partial + (tl.program_id(0) * CUTS + cut) * (BN * ROWS_PADDED)

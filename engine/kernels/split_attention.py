@@ -67,6 +67,7 @@ def split_attention(  # type: ignore[no-untyped-def]
     PARTS: tl.constexpr,
     WORKERS: tl.constexpr,
     STAGES: tl.constexpr,
+    EARLY: tl.constexpr,
     ROPE: tl.constexpr,
     NORM: tl.constexpr,
     PDL: tl.constexpr,
@@ -116,7 +117,7 @@ def split_attention(  # type: ignore[no-untyped-def]
     end = tl.minimum(start + chunk, cached)
     positions = start + offsets
     inside = positions < end
-    if STAGES == 0:
+    if EARLY:
         page = tl.load(table + positions // BLOCK, mask=inside, other=0).to(tl.int64)
         place = (page * BLOCK + positions % BLOCK)[:, None] * (KV_HEADS * DIM) + own[None, :]
         tile_keys = tl.load(keys + place, mask=inside[:, None], other=0.0)
@@ -193,6 +194,12 @@ def split_attention(  # type: ignore[no-untyped-def]
             positions, inside = later, inside_later
             tile_keys, tile_values = next_keys, next_values
     else:
+        if EARLY:
+            seen = inside & (positions >= oldest)
+            peak, total, mixed = attend_tile(
+                queries, tile_keys, tile_values, seen, scale_log2, peak, total, mixed
+            )
+            start += TILE
         for tile in tl.range(start, end, TILE, num_stages=STAGES):
             positions = tile + offsets
             inside = positions < end

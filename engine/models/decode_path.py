@@ -56,6 +56,7 @@ class AttentionShape:
     """How attention is cut: tiles of so many tokens, in pieces of a context of at least ``chunk`` tokens.
 
     ``stages`` tiles are in flight through shared memory; 0 keeps this and the next one in registers.
+    ``early``: the first tile is read before the projections are there; without stages it always is.
     """
 
     tile: int
@@ -63,6 +64,7 @@ class AttentionShape:
     stages: int
     chunk: int
     workers: int
+    early: bool = False
 
 
 DEFAULTS = Settings()
@@ -266,6 +268,7 @@ class DecodePath:
             SPLIT=tile.split,
             CUTS=tile.cuts,
             STAGES=tile.stages,
+            EARLY=tile.early,
             PARTS=flow.parts,
             PARTS_PADDED=_power_of_two(flow.parts),
             EMIT=following is not None,
@@ -369,6 +372,7 @@ class DecodePath:
             PARTS=self.parts(rows),
             WORKERS=shape.workers,
             STAGES=shape.stages,
+            EARLY=shape.early or shape.stages == 0,
             ROPE=layer.rotary,
             NORM=layer.qk_norm is not None,
             PDL=self.dependent,

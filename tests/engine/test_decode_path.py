@@ -1,10 +1,12 @@
 """The kernels of a decode step of few rows, interpreted, against the decoder's plain way and float64."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from engine.kernels.tiles import Shape, Tile, tile_for
-from engine.models.decode_path import DEFAULTS, DecodePath
+from engine.models.decode_path import DEFAULTS, AttentionShape, DecodePath
 from tests.engine.decode_cases import MODELS, Case, decoder_of, error, few_programs  # noqa: F401
 from tests.engine.interpreted import interpreter  # noqa: F401
 
@@ -38,6 +40,17 @@ def test_a_context_of_any_number_of_pieces_is_joined_whole(parts, length, monkey
         assert error(path.forward(case.ids, case.batch, case.cache), expected) < 1e-5
 
 
+@pytest.mark.parametrize("early", [False, True])
+@pytest.mark.parametrize("lengths", [[1, 64], [65, 130]])
+@torch.inference_mode()
+def test_tiles_that_go_through_shared_memory_give_the_same(lengths, early, monkeypatch):
+    monkeypatch.setattr(DEFAULTS, "attention", AttentionShape(32, 4, 3, 64, 2, early))
+    decoder = decoder_of(MODELS["qwen2"], torch.float32)
+    case = Case(MODELS["qwen2"], torch.float32, lengths)
+    expected, _ = case.plainly(decoder)
+    assert error(DecodePath(decoder).forward(case.ids, case.batch, case.cache), expected) < 1e-5
+
+
 @pytest.mark.parametrize("window", [1, 30, 64])
 @torch.inference_mode()
 def test_a_window_sees_that_many_latest_tokens(window):
@@ -61,7 +74,15 @@ def test_padded_rows_write_nothing_and_change_no_other_row():
     assert not case.cache.pages[:, :, 0].any()
 
 
-@pytest.mark.parametrize("tile", [Tile(32, 64, 4, 4, 2), Tile(32, 64, 4, 1, 2, 2)], ids=str)
+CUTS = (
+    Tile(32, 64, 4, 4, 2),
+    Tile(32, 64, 4, 1, 2, cuts=2),
+    Tile(32, 64, 4, 4, 2, early=True),
+    Tile(32, 64, 4, 1, 2, cuts=3, early=True),
+)
+
+
+@pytest.mark.parametrize("tile", CUTS, ids=lambda tile: f"split {tile.split}, cuts {tile.cuts}, {tile.early}")
 @torch.inference_mode()
 def test_every_way_to_cut_gives_the_same(tile):
     config = MODELS["llama with biases"]
@@ -70,6 +91,7 @@ def test_every_way_to_cut_gives_the_same(tile):
     expected, _ = case.plainly(decoder)
     path = DecodePath(decoder)
     path.tiles = {(kind, 2): tile for kind in ("qkv", "out", "down", "head")}
+    path.tiles["gate_up", 2] = replace(tile, cuts=1)
     assert error(path.forward(case.ids, case.batch, case.cache), expected) < 1e-5
 
 
