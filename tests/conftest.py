@@ -26,8 +26,8 @@ CHAT_TEMPLATE = (
 )
 
 
-# Folders in the order in which their modules are handed out to parallel processes: those with modules that take
-# a minute come first, so that the last ones to run are short and no process is left alone with a long one.
+# Folders in the order in which their modules are handed out to parallel processes: those with modules that
+# take a minute come first, so that the last ones to run are short and none is left alone with a long one.
 LONGEST_FIRST = ("pty", "web", "engine", "perf", "gpu")
 
 
