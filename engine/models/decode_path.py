@@ -15,17 +15,16 @@ import torch
 from torch import Tensor
 
 from engine.attention.base import PagedBatch
+from engine.kernels.attention_cut import AttentionShape, attention_shape
 from engine.kernels.tile_cache import card_name
-from engine.kernels.tiles import MOST_TILES, PARTIAL_SUMS, Shape, Tile, padded, tile_for
+from engine.kernels.tiles import Shape, Tile, tile_for
 from engine.kv_cache import KVCache
+from engine.models.decode_flow import Flow, Scratch
 
 if TYPE_CHECKING:
     from engine.models.decoder import FusedDecoder, Layer
 
 MOST_ROWS = 32  # beyond, cuBLAS is as fast
-MOST_WORKERS = 64  # programs that share a context; a power of two
-MOST_PROGRAMS = 1024  # of an attention launch; those that short contexts leave idle end at once
-CUT_FOR = 512  # tokens of context that a full card is cut for
 NO_WINDOW = 2**30
 LOG2_E = math.log2(math.e)
 
@@ -48,23 +47,7 @@ class Settings:
     parts: int = 8
     parts_width: int = 2048
     coming_bytes: int = 4 * 2**20
-    attention: "AttentionShape | None" = None
-
-
-@dataclass(frozen=True, slots=True)
-class AttentionShape:
-    """How attention is cut: tiles of so many tokens, in pieces of a context of at least ``chunk`` tokens.
-
-    ``stages`` tiles are in flight through shared memory; 0 keeps this and the next one in registers.
-    ``early``: the first tile is read before the projections are there; without stages it always is.
-    """
-
-    tile: int
-    warps: int
-    stages: int
-    chunk: int
-    workers: int
-    early: bool = False
+    attention: AttentionShape | None = None
 
 
 DEFAULTS = Settings()
@@ -119,11 +102,12 @@ class DecodePath:
         self.width = geometry.heads * geometry.head_dim
         self.card = _card_of(device) if cuda else ""
         self.tiles: dict[tuple[str, int], Tile] = {}
-        self._scratch = _Scratch(self, device)
+        cuts = [self.attention_shape(rows) for rows in range(1, MOST_ROWS + 1)]
+        self._scratch = Scratch(geometry, cuts, self._settings.parts)
 
     def attention_shape(self, rows: int) -> AttentionShape:
         """How the attention of so many rows is cut."""
-        return self._settings.attention or _attention_shape(rows * self._decoder.geometry.kv_heads)
+        return self._settings.attention or attention_shape(rows * self._decoder.geometry.kv_heads)
 
     def parts(self, rows: int) -> int:
         """In how many parts attention goes to the output projection."""
@@ -140,7 +124,7 @@ class DecodePath:
         decoder = self._decoder
         layers = decoder.layers
         rows = input_ids.shape[0]
-        flow = _Flow(rows, decoder, self.parts(rows))
+        flow = Flow(rows, decoder, self.parts(rows))
         self._start(flow, input_ids, layers[0].input_norm)
         for index, layer in enumerate(layers):
             following = layers[index + 1].input_norm if index + 1 < len(layers) else decoder.norm
@@ -174,7 +158,7 @@ class DecodePath:
         self.product("head", flow, decoder.head, logits, norm=decoder.norm)
         return logits
 
-    def _start(self, flow: "_Flow", input_ids: Tensor, gain: Tensor) -> None:
+    def _start(self, flow: Flow, input_ids: Tensor, gain: Tensor) -> None:
         """Embeddings. Not a dependent launch: it waits for all that went before, and so do the kernels behind
         it, which read lengths and tables before they wait.
         """
@@ -196,7 +180,7 @@ class DecodePath:
     def product(
         self,
         kind: str,
-        flow: "_Flow",
+        flow: Flow,
         weight: Tensor,
         target: Tensor,
         *,
@@ -304,7 +288,7 @@ class DecodePath:
         self._scratch.pieces_done.zero_()
         self._scratch.tiles_done.zero_()
 
-    def join(self, flow: "_Flow", layer: "Layer") -> None:
+    def join(self, flow: Flow, layer: "Layer") -> None:
         """The output projection of one row, whose attention comes in parts."""
         geometry = self._decoder.geometry
         outs, ins = layer.out.shape
@@ -330,7 +314,7 @@ class DecodePath:
             **self._launch,
         )
 
-    def attention(self, index: int, layer: "Layer", flow: "_Flow", batch: PagedBatch, cache: KVCache) -> None:
+    def attention(self, index: int, layer: "Layer", flow: Flow, batch: PagedBatch, cache: KVCache) -> None:
         """Norms and rotary positions of queries and keys, the append, and attention of a layer."""
         geometry, scratch = self._decoder.geometry, self._scratch
         keys, values = cache.layer(index)
@@ -389,77 +373,8 @@ class DecodePath:
         return min(most, weight.nbytes) if rows <= 8 and weight.nbytes <= 2 * most else 0
 
 
-class _Scratch:
-    """What is left between programs of one launch. Counters are zero at each start, so they are not from a
-    graph's own memory.
-    """
-
-    def __init__(self, path: DecodePath, device: torch.device) -> None:
-        geometry = path._decoder.geometry
-        group = geometry.heads // geometry.kv_heads
-        most = [(rows * geometry.kv_heads, path.attention_shape(rows)) for rows in range(1, MOST_ROWS + 1)]
-        pieces = max(pairs * shape.workers for pairs, shape in most) * group
-        wide: dict[str, Any] = {"dtype": torch.float32, "device": device}
-        self.pieces = torch.empty(pieces * geometry.head_dim, **wide)
-        self.peaks = torch.empty(pieces, **wide)
-        self.sums = torch.empty(pieces, **wide)
-        self.pieces_done = torch.zeros(
-            MOST_ROWS * geometry.kv_heads * path._settings.parts, dtype=torch.int32, device=device
-        )
-        self.partial = torch.empty(PARTIAL_SUMS, **wide)
-        self.tiles_done = torch.zeros(MOST_TILES, dtype=torch.int32, device=device)
-
-
-class _Flow:
-    """What goes from kernel to kernel in one step.
-
-    ``gained`` and ``squares`` are what puts a norm off, see ``engine.kernels.matrows``; ``squares`` come in
-    ``parts``. Attention of one row may come in parts too, joined by the output projection.
-    """
-
-    def __init__(self, rows: int, decoder: "FusedDecoder", parts: int) -> None:
-        like, geometry, layer = decoder.embedding, decoder.geometry, decoder.layers[0]
-        hidden, width = like.shape[1], geometry.heads * geometry.head_dim
-        several, unjoined = int(rows > 1), parts if parts > 1 else 0
-        self.rows = rows
-        self.padded = padded(rows)
-        self.parts = 1
-        self.x = like.new_empty(rows, hidden)
-        self.gained = like.new_empty(rows * several, hidden)
-        self.qkv = like.new_empty(rows, layer.qkv.shape[0])
-        self.attended = like.new_empty(rows, width)
-        self.inner = like.new_empty(rows, layer.gate_up.shape[0] // 2)
-        wide: dict[str, Any] = {"dtype": torch.float32, "device": like.device}
-        self.squares = torch.empty(hidden * self.padded * several, **wide)  # at most a part an output
-        self.spare = torch.empty_like(self.squares)
-        self.parts_of = torch.empty(unjoined * width, **wide)
-        self.peaks = torch.empty(unjoined * geometry.heads, **wide)
-        self.sums = torch.empty(unjoined * geometry.heads, **wide)
-
-
 def _card_of(device: torch.device) -> str:
     return card_name(torch.cuda.get_device_name(device), torch.cuda.get_device_capability(device))
-
-
-@cached
-def _attention_shape(pairs: int) -> AttentionShape:
-    """What did best on an H200 for so many sequences times kv heads, at contexts of about ``CUT_FOR``.
-
-    Few programs keep their tiles in registers, many go through shared memory; longer contexts are shared by
-    more programs.
-    """
-    if pairs < 16:
-        tile, warps, stages, chunk = 64, 4, 0, 64
-    elif pairs < 32:
-        tile, warps, stages, chunk = 128, 8, 0, 128
-    elif pairs < 128:
-        tile, warps, stages, chunk = 64, 4, 0, CUT_FOR * pairs // 256
-    elif pairs < 256:
-        tile, warps, stages, chunk = 32, 4, 4, 128
-    else:
-        tile, warps, stages, chunk = 128, 4, 3, CUT_FOR
-    workers = min(MOST_WORKERS, 1 << (max(1, MOST_PROGRAMS // pairs).bit_length() - 1))
-    return AttentionShape(tile, warps, stages, -(-chunk // tile) * tile, workers)
 
 
 @cached

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,10 @@ SPLITS = {"llama-bpe": _WORDS + r"\p{N}{1,3}" + _REST, "qwen2": _WORDS + r"\p{N}
 class GGUFFile:
     """A parsed GGUF file, in the shape of the gguf library's reader.
 
+    Args:
+        lists: read the lists of the header; without them its vocabulary is skipped, which saves most of the
+            time.
+
     Attributes:
         tensors: the reader's tensors.
         with_tokenizer: whether ``fields`` has the vocabulary; those lists cost seconds to walk, and only
@@ -32,7 +37,7 @@ class GGUFFile:
         ValueError, KeyError, IndexError, TypeError: whatever the gguf library trips over in a broken file.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, lists: bool = True) -> None:
         import gguf
 
         class Reader(gguf.GGUFReader):
@@ -43,6 +48,17 @@ class GGUFFile:
                 order = self.byte_order if override_order is None else override_order
                 kind = np.dtype(dtype).newbyteorder(order)
                 return plain[offset : offset + kind.itemsize * int(count)].view(kind)
+
+            def _get_field_parts(self, orig_offs: int, raw_type: int) -> Any:
+                item, count = gguf.GGUFValueType.STRING, 0
+                if not lists and raw_type == gguf.GGUFValueType.ARRAY and self.byte_order == "I":
+                    item, count = struct.unpack_from("=IQ", self.__dict__["_plain"], orig_offs)
+                if not count or item != gguf.GGUFValueType.STRING:
+                    return super()._get_field_parts(orig_offs, raw_type)
+                end = orig_offs + 12
+                for _ in range(count):
+                    end += 8 + struct.unpack_from("=Q", self.__dict__["_plain"], end)[0]
+                return end - orig_offs, [], [], [gguf.GGUFValueType.ARRAY, gguf.GGUFValueType.STRING]
 
         self._reader = Reader(str(path))
         self.tensors = self._reader.tensors

@@ -7,6 +7,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Co
 import engine.models.decode_path as path_module
 from engine.attention.base import PagedBatch
 from engine.attention.sdpa import SdpaAttention
+from engine.kernels import attention_cut
 from engine.kernels.tiles import Tile
 from engine.kv_cache import KVCache
 from engine.models.decoder import FusedDecoder
@@ -34,15 +35,15 @@ BLOCK = 16
 @pytest.fixture
 def few_programs(monkeypatch):
     """The interpreter takes as long for a small program as for a large one."""
-    monkeypatch.setattr(path_module, "MOST_PROGRAMS", 8)
-    path_module._attention_shape.cache_clear()
+    monkeypatch.setattr(attention_cut, "MOST_PROGRAMS", 8)
+    attention_cut.attention_shape.cache_clear()
     monkeypatch.setattr(
         path_module,
         "tile_for",
         lambda shape, card="": Tile(64, 64, 4, 1, 2) if shape.rows > 1 else Tile(32, 64, 1),
     )
     yield
-    path_module._attention_shape.cache_clear()
+    attention_cut.attention_shape.cache_clear()
 
 
 def decoder_of(config, dtype):

@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from engine.kernels.attention_cut import AttentionShape
 from engine.kernels.tiles import Shape, Tile, tile_for
-from engine.models.decode_path import DEFAULTS, AttentionShape, DecodePath
+from engine.models.decode_path import DEFAULTS, DecodePath
 from tests.engine.decode_cases import MODELS, Case, decoder_of, error, few_programs  # noqa: F401
 from tests.engine.interpreted import interpreter  # noqa: F401
 
