@@ -1,4 +1,4 @@
-"""The kernels of a decode step of few rows on a card: against float64, under replay, and with real weights."""
+"""The kernels of a decode step of few rows on a card: near float64, by replay, with real weights."""
 
 from dataclasses import replace
 
