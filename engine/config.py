@@ -12,6 +12,7 @@ DType = Literal["auto", "float32", "bfloat16", "float16"]
 Attention = Literal["auto", "flash", "triton", "varlen", "sdpa"]
 Mode = Literal["auto", "graph", "eager"]
 ModelImpl = Literal["auto", "transformers", "decoder"]
+Quant = Literal["auto", "none"]
 
 DEFAULT_MODEL = "smollm2"
 MOST_THREADS, THREADS_PER_CORE = 64, 4  # whichever is more
@@ -25,6 +26,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             for random weights of a published geometry.
         device: ``auto`` takes CUDA, then MPS, then the CPU.
         dtype: ``auto`` takes bfloat16 where the hardware computes in it, else float32.
+        quant: ``auto`` keeps the weights of a GGUF file in its own four or eight bits on a CPU that has a
+            fast kernel for them, unless ``dtype`` asks for float32 or float16; ``none`` turns all of them
+            into ``dtype``.
         attention: paged attention back end; ``auto`` probes them in order.
         mode: how decode starts: ``graph`` replays CUDA graphs, and is refused where there are none; ``eager``
             does not until it is switched; ``auto`` takes graphs where it can.
@@ -55,6 +59,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     model: str = DEFAULT_MODEL
     device: Device = "auto"
     dtype: DType = "auto"
+    quant: Quant = "auto"
     attention: Attention = "auto"
     mode: Mode = "auto"
     max_batch: int = 32
@@ -80,6 +85,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         _check_text("revision", self.revision)
         _check_device(self.device)
         _check_choice("dtype", self.dtype, get_args(DType))
+        _check_choice("quant", self.quant, get_args(Quant))
         _check_choice("attention", self.attention, get_args(Attention))
         _check_choice("mode", self.mode, get_args(Mode))
         _check_choice("model_impl", self.model_impl, get_args(ModelImpl))

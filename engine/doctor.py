@@ -10,6 +10,7 @@ from engine.attention.needs import AttentionNeeds
 from engine.attention.probe import probe
 from engine.device import available_memory, cpu_has_bf16, cpu_name, find_device, find_dtype
 from engine.errors import EngineError
+from engine.models.packed import kernel_missing
 
 HEADS = (9, 3, 64)  # query heads, kv heads and head dimension of the default model
 
@@ -31,6 +32,7 @@ def examine() -> dict[str, Any]:
             "uuid": info.uuid,
             "cpu": cpu_name(),
             "cpu_bfloat16": "in hardware" if cpu_has_bf16() else "not in hardware",
+            "cpu_weights": kernel_missing() or "GGUF files of 4 and 8 bits are computed as they are",
             "memory_available": available_memory(),
             "gpus": _gpus(),
         },

@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,7 +19,9 @@ from engine.kv_budget import max_model_len
 from engine.layout import Layout
 from engine.malloc import keep_temporaries
 from engine.models.choice import choose_model
+from engine.models.decoder import FusedDecoder
 from engine.models.loader import load, read_config, resolve
+from engine.models.quant import choose_packing
 from engine.models.source import ModelSource
 from engine.models.support import model_class
 from engine.models.transformers import ATTENTION_NAME, kv_shape
@@ -62,15 +64,20 @@ def build(config: EngineConfig, progress: Callable[[Progress], None]) -> Parts:
     )
     if config.mode == "graph" and unavailable:
         raise ConfigError(f"mode='graph' cannot run: {unavailable}.", "Use --mode auto or eager.")
+    packing, quant_note = choose_packing(config, source, info.device, dtype)
     loaded = load(
         source,
+        packing=packing,
         dtype=dtype,
         device=info.device,
         trust_remote_code=config.trust_remote_code,
         progress=progress,
         attn_implementation=ATTENTION_NAME,
     )
-    model = choose_model(config.model_impl, loaded, attention.backend)
+    model = choose_model(config.model_impl, loaded, attention.backend, dtype, packing)
+    if packing is not None and isinstance(model, FusedDecoder):
+        quant_note = packing.note()
+        loaded = replace(loaded, weight_bytes=model.weight_bytes)
     layout = Layout(config, loaded, model, attention, info.device, kv_shape(loaded.config, dtype))
     use = layout.measure(progress)
     progress(Progress("cache", "laying out the KV cache"))
@@ -126,7 +133,7 @@ def build(config: EngineConfig, progress: Callable[[Progress], None]) -> Parts:
         transformers=transformers.__version__,
         pid=os.getpid(),
         load_s=time.perf_counter() - began,
-        notes=(*loaded.notes, *layout.notes),
+        notes=(*([quant_note] if quant_note else []), *loaded.notes, *layout.notes),
         activation_bytes=use.activations,
         graph_capture_s=captured_s if graphs.sizes else None,
         graph_failures=tuple(PassedOver(f"batch {size}", why) for size, why in graphs.failures.items()),

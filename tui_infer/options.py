@@ -9,7 +9,7 @@ from typing import Any, TypeVar, get_args
 import click
 import msgspec
 
-from engine.config import DEFAULT_MODEL, Attention, DType, EngineConfig, Mode, ModelImpl
+from engine.config import DEFAULT_MODEL, Attention, DType, EngineConfig, Mode, ModelImpl, Quant
 from engine.request import SamplingParams
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -71,6 +71,7 @@ _ENGINE = (
     click.option("--revision", metavar="REV", help="Branch, tag or commit of a Hugging Face id."),
     click.option("--device", metavar="DEVICE", help="auto, cpu, cuda, cuda:N or mps."),
     click.option("--dtype", type=_choice(DType), help="Number format of weights and KV cache."),
+    click.option("--quant", type=_choice(Quant), help="Weights of a GGUF file in its own bits, or none so."),
     click.option("--attention", type=_choice(Attention), help="Paged attention back end; auto tries them."),
     click.option("--mode", type=_choice(Mode), help="Start with CUDA graphs or eager; F2 switches."),
     click.option(

@@ -4,8 +4,8 @@ Llama, Mistral, Qwen2, Qwen3 and SmolLM 1 to 3 differ in a handful of facts (bia
 keys, layers without positions, windows), which each ``Layer`` holds. Everything else is the same code.
 """
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Any, Generic, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +15,9 @@ from engine.attention.base import AttentionBackend, PagedBatch
 from engine.kv_cache import KVCache
 from engine.models.decode_path import MOST_ROWS, DecodePath, unfit_path
 from engine.models.fused_ops import FusedOps, fused_ops
+from engine.models.packed import PackedWeight, Packing, linear
+
+Matrix = TypeVar("Matrix", bound=Tensor | PackedWeight)
 
 FAMILIES = (
     "LlamaForCausalLM",
@@ -39,22 +42,24 @@ class Geometry:
 
 
 @dataclass(slots=True)
-class Layer:
+class Layer(Generic[Matrix]):
     """Weights of one layer, [out, in] as in ``F.linear``; a bias that the model lacks is None.
+
+    Its matrices are tensors on a GPU; on a CPU each may be packed.
 
     ``qk_norm`` is [query heads + kv heads, head dim] float32; ``window`` tokens are seen, None sees all.
     """
 
     input_norm: Tensor
-    qkv: Tensor
+    qkv: Matrix
     qkv_bias: Tensor | None
     qk_norm: Tensor | None
-    out: Tensor
+    out: Matrix
     out_bias: Tensor | None
     post_norm: Tensor
-    gate_up: Tensor
+    gate_up: Matrix
     gate_up_bias: Tensor | None
-    down: Tensor
+    down: Matrix
     down_bias: Tensor | None
     window: int | None
     rotary: bool
@@ -67,6 +72,7 @@ class FusedDecoder:
         module: the transformers module, whose layers are emptied one by one into fused weights, so that no
             second copy of the model is ever in memory.
         backend: paged attention.
+        packing: gives weights in fewer bits, on a CPU.
 
     Raises:
         ValueError: ``unfit`` has a reason against it.
@@ -74,7 +80,7 @@ class FusedDecoder:
 
     impl = "decoder"
 
-    def __init__(self, module: nn.Module, backend: AttentionBackend) -> None:
+    def __init__(self, module: nn.Module, backend: AttentionBackend, packing: Packing | None = None) -> None:
         reason = unfit(module)
         if reason:
             raise ValueError(reason)
@@ -96,7 +102,10 @@ class FusedDecoder:
         self.embedding: Tensor = model.embed_tokens.weight.data
         self.norm: Tensor = model.norm.weight.data
         self.head: Tensor = head.weight.data
-        self.layers = [_take(layer, config) for layer in model.layers]
+        self.packed_head = None if packing is None else packing.head(self.head)
+        self.layers: list[Layer[Any]] = [
+            _take(f"model.layers.{index}", layer, config, packing) for index, layer in enumerate(model.layers)
+        ]
         self.ops: FusedOps = fused_ops(self.embedding.device)
         self.path = None if unfit_path(self) else DecodePath(self)
 
@@ -123,7 +132,7 @@ class FusedDecoder:
         delta: Tensor | None = None
         for index, layer in enumerate(self.layers):
             hidden = ops.add_rms_norm(x, delta, layer.input_norm, eps)
-            qkv = F.linear(hidden, layer.qkv, layer.qkv_bias)
+            qkv = linear(hidden, layer.qkv, layer.qkv_bias)
             ops.rotate(qkv, heads + kv_heads, dim, rope if layer.rotary else None, layer.qk_norm, eps)
             query, key, value = qkv.split((query_size, key_size, key_size), dim=1)
             attended = backend.attend(
@@ -136,23 +145,32 @@ class FusedDecoder:
                 scale=geometry.scale,
                 window=layer.window,
             )
-            delta = F.linear(attended.reshape(-1, query_size), layer.out, layer.out_bias)
+            delta = linear(attended.reshape(-1, query_size), layer.out, layer.out_bias)
             hidden = ops.add_rms_norm(x, delta, layer.post_norm, eps)
-            gate_up = F.linear(hidden, layer.gate_up, layer.gate_up_bias)
-            delta = F.linear(ops.silu_mul(gate_up), layer.down, layer.down_bias)
+            gate_up = linear(hidden, layer.gate_up, layer.gate_up_bias)
+            delta = linear(ops.silu_mul(gate_up), layer.down, layer.down_bias)
         if rows is not None:
             x = x.index_select(0, rows)
             delta = None if delta is None else delta.index_select(0, rows)
         return self._logits(ops.add_rms_norm(x, delta, self.norm, eps))
 
+    @property
+    def weight_bytes(self) -> int:
+        """Memory of all weights; tied ones count once."""
+        held: list[Any] = [self.embedding, self.norm, self.head, self.packed_head]
+        held += [getattr(layer, field.name) for layer in self.layers for field in fields(layer)]
+        tensors = {value.data_ptr(): value.nbytes for value in held if isinstance(value, Tensor)}
+        packed = sum(value.nbytes for value in held if isinstance(value, PackedWeight))
+        return sum(tensors.values()) + packed
+
     def _logits(self, hidden: Tensor) -> Tensor:
         """[n, vocab] float32. Rounding to 16 bits keeps the order but for ties, and logits tie often."""
-        head = self.head
-        if hidden.dtype == torch.float32:
+        head, packed = self.head, self.packed_head
+        if hidden.dtype == torch.float32 and packed is None:
             return F.linear(hidden, head)
         if hidden.is_cuda:
             return torch.mm(hidden, head.t(), out_dtype=torch.float32)
-        logits = F.linear(hidden, head).float()
+        logits = linear(hidden, head if packed is None else packed).float()
         tied = logits == logits.amax(dim=-1, keepdim=True)
         more = tied.sum(dim=-1, keepdim=True) > 1
         if bool(more.any()):
@@ -178,7 +196,7 @@ def unfit(module: nn.Module) -> str:
     return ""
 
 
-def _take(layer: Any, config: Any) -> Layer:
+def _take(name: str, layer: Any, config: Any, packing: Packing | None) -> Layer[Any]:
     """Fuse a layer's weights and drop the module's own."""
     attention, mlp = layer.self_attn, layer.mlp
     head_dim = attention.head_dim
@@ -192,10 +210,10 @@ def _take(layer: Any, config: Any) -> Layer:
             ),
         )
         qk_norm = torch.cat([weight.float().expand(count, head_dim) for weight, count in norms])
-    qkv, qkv_bias = _fuse(attention, "q_proj", "k_proj", "v_proj")
-    gate_up, gate_up_bias = _fuse(mlp, "gate_proj", "up_proj")
-    out, out_bias = _fuse(attention, "o_proj")
-    down, down_bias = _fuse(mlp, "down_proj")
+    qkv, qkv_bias = _fuse(attention, f"{name}.self_attn", ("q_proj", "k_proj", "v_proj"), packing)
+    gate_up, gate_up_bias = _fuse(mlp, f"{name}.mlp", ("gate_proj", "up_proj"), packing)
+    out, out_bias = _fuse(attention, f"{name}.self_attn", ("o_proj",), packing)
+    down, down_bias = _fuse(mlp, f"{name}.mlp", ("down_proj",), packing)
     window = getattr(attention, "sliding_window", None)
     if config.model_type == "mistral":
         window = getattr(config, "sliding_window", None)
@@ -216,12 +234,18 @@ def _take(layer: Any, config: Any) -> Layer:
     )
 
 
-def _fuse(parent: Any, *names: str) -> tuple[Tensor, Tensor | None]:
+def _fuse(
+    parent: Any, path: str, names: tuple[str, ...], packing: Packing | None
+) -> tuple[Tensor | PackedWeight, Tensor | None]:
     """Weights of linears under each other, and their biases; the modules lose theirs."""
     linears = [getattr(parent, name) for name in names]
     weights = [linear.weight.data for linear in linears]
     biases = [linear.bias.data for linear in linears if linear.bias is not None]
-    weight = weights[0] if len(weights) == 1 else torch.cat(weights)
+    weight: Tensor | PackedWeight
+    if packing is not None:
+        weight = packing.weight([f"{path}.{name}" for name in names], weights)
+    else:
+        weight = weights[0] if len(weights) == 1 else torch.cat(weights)
     bias = None if not biases else biases[0] if len(biases) == 1 else torch.cat(biases)
     del weights
     for name in names:

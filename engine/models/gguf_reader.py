@@ -50,15 +50,20 @@ class GGUFFile:
                 return plain[offset : offset + kind.itemsize * int(count)].view(kind)
 
             def _get_field_parts(self, orig_offs: int, raw_type: int) -> Any:
-                item, count = gguf.GGUFValueType.STRING, 0
-                if not lists and raw_type == gguf.GGUFValueType.ARRAY and self.byte_order == "I":
-                    item, count = struct.unpack_from("=IQ", self.__dict__["_plain"], orig_offs)
-                if not count or item != gguf.GGUFValueType.STRING:
+                plain = self.__dict__["_plain"]
+                if lists or raw_type != gguf.GGUFValueType.ARRAY or self.byte_order != "I":
                     return super()._get_field_parts(orig_offs, raw_type)
-                end = orig_offs + 12
-                for _ in range(count):
-                    end += 8 + struct.unpack_from("=Q", self.__dict__["_plain"], end)[0]
-                return end - orig_offs, [], [], [gguf.GGUFValueType.ARRAY, gguf.GGUFValueType.STRING]
+                item, count = struct.unpack_from("=IQ", plain, orig_offs)
+                types = [gguf.GGUFValueType.ARRAY, gguf.GGUFValueType(item)]
+                size = 12
+                if item == gguf.GGUFValueType.STRING:
+                    for _ in range(count):
+                        size += 8 + struct.unpack_from("=Q", plain, orig_offs + size)[0]
+                elif item in self.gguf_scalar_to_np:
+                    size += count * np.dtype(self.gguf_scalar_to_np[item]).itemsize
+                else:
+                    return super()._get_field_parts(orig_offs, raw_type)
+                return size, [], [], types
 
         self._reader = Reader(str(path))
         self.tensors = self._reader.tensors

@@ -8,6 +8,7 @@ from torch import nn
 
 from engine.chat import ChatRenderer
 from engine.errors import ModelError, RequestError
+from engine.models.gguf_weights import GGUFWeights, is_matrix
 from engine.models.memory import require
 from engine.models.quiet import quiet
 from engine.models.random_model import random_config, random_module, random_tokenizer
@@ -53,12 +54,14 @@ def load(
     trust_remote_code: bool = False,
     progress: OnProgress = no_progress,
     attn_implementation: str = "sdpa",
+    packing: GGUFWeights | None = None,
 ) -> Loaded:
     """Read a model's configuration, tokenizer and weights.
 
     Args:
         dtype: of the floating-point weights.
         attn_implementation: name registered with transformers' ``AttentionInterface``.
+        packing: what the matrices of the layers will be packed from; they are left as they are stored.
 
     Raises:
         ModelError: unsupported architecture, missing or broken files, or remote code that is not allowed.
@@ -81,8 +84,10 @@ def load(
             device=device,
             attention=attn_implementation,
             trust_remote_code=trust_remote_code,
+            as_stored=is_matrix if packing is not None else lambda _: False,
         )
-        _require(build.shards.num_bytes(dtype), source, dtype, device)
+        need = build.shards.num_bytes(dtype) if packing is None else packing.num_bytes()
+        _require(need, source, dtype, device)
         tokenizer = read_tokenizer(source, trust_remote_code)
         model = build.run(progress)
     limit, limit_note = context_limit(config)

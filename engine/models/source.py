@@ -39,12 +39,14 @@ class ModelSource:
             its name.
         origin: in words where it came from (``folder``, ``hub``, ``GGUF file ...``).
         shape: name of a shape in ``engine.models.shapes``, whose weights are random; else None.
+        gguf: the file that the folder was converted from; else None.
     """
 
     name: str
     path: Path
     origin: str
     shape: str | None = None
+    gguf: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +185,7 @@ def _converted(
 ) -> ModelSource:
     from engine.models.convert import converted
 
-    return ModelSource(name, converted(gguf, name, progress, sha256), origin)
+    return ModelSource(name, converted(gguf, name, progress, sha256), origin, gguf=gguf)
 
 
 def check_folder(path: Path, model: str) -> None:

@@ -1,6 +1,7 @@
 """Weights from safetensors into a transformers model, mapped from disk where they need no cast."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,15 +49,26 @@ class Shards:
             total += math.prod(shape) * (dtype.itemsize if stored in FLOATS else OTHER_BYTES.get(stored, 1))
         return total
 
-    def read(self, dtype: torch.dtype, device: torch.device, progress: OnProgress) -> dict[str, Tensor]:
-        """All tensors on ``device``. Those stored as ``dtype`` stay mapped to the file on a CPU."""
+    def read(
+        self,
+        dtype: torch.dtype,
+        device: torch.device,
+        progress: OnProgress,
+        as_stored: Callable[[str], bool] = lambda _: False,
+    ) -> dict[str, Tensor]:
+        """All tensors on ``device``. Those stored as ``dtype`` stay mapped to the file on a CPU.
+
+        Args:
+            as_stored: whether a tensor keeps the dtype of the file, by its name.
+        """
         tensors: dict[str, Tensor] = {}
         done, total = 0, sum(math.prod(shape) for shape in self.shapes.values()) or 1
         for path in self._paths:
             with safe_open(path, framework="pt", device=str(device)) as file:
                 for name in file.keys():  # noqa: SIM118
                     tensor = file.get_tensor(name)
-                    tensors[name] = tensor.to(dtype) if tensor.is_floating_point() else tensor
+                    cast = tensor.is_floating_point() and not as_stored(name)
+                    tensors[name] = tensor.to(dtype) if cast else tensor
                     done += tensor.numel()
                     progress(Progress("loading weights", path.name, done / total))
         return tensors
@@ -69,6 +81,7 @@ class Build:
     Attributes:
         kind: transformers model class.
         attention: name of the attention implementation.
+        as_stored: tensors that keep the dtype of their file, and so stay mapped; by name.
     """
 
     kind: Any
@@ -79,6 +92,7 @@ class Build:
     device: torch.device
     attention: str
     trust_remote_code: bool
+    as_stored: Callable[[str], bool] = lambda _: False
 
     def run(self, progress: OnProgress) -> nn.Module:
         """The model with its weights, in eval mode and without gradients.
@@ -111,7 +125,8 @@ class Build:
         wanted = {name: tuple(value.shape) for name, value in model.state_dict().items() if name not in tied}
         if wanted != self.shards.shapes:
             return None
-        model.load_state_dict(self.shards.read(self.dtype, self.device, progress), strict=False, assign=True)
+        tensors = self.shards.read(self.dtype, self.device, progress, self.as_stored)
+        model.load_state_dict(tensors, strict=False, assign=True)
         model.tie_weights()
         if (self.folder / "generation_config.json").is_file():
             settings = type(model.generation_config)

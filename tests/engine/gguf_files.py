@@ -1,6 +1,8 @@
 """Small GGUF files made with the gguf library, quantised as real ones are."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 
@@ -15,12 +17,19 @@ HIDDEN, INNER, LAYERS, HEADS, KV_HEADS = 64, 128, 2, 4, 2
 
 
 def write_gguf(
-    path: Path, architecture: str = "llama", seed: int = 0, skip: str = "", parts: int = 0, pre: str = ""
+    path: Path,
+    architecture: str = "llama",
+    seed: int = 0,
+    skip: str = "",
+    parts: int = 0,
+    pre: str = "",
+    kinds: Mapping[str, str] = MappingProxyType({}),
+    tied: bool = True,
 ) -> None:
-    """A two-layer Llama with tied embeddings; matrices are Q4_1, norms float32.
+    """A two-layer Llama, or another architecture of the family; matrices are Q4_1, norms float32.
 
     ``skip`` leaves a tensor out; ``parts`` claims to be one of so many files; ``pre`` names how text
-    is split.
+    is split; ``kinds`` gives matrices another format, by a part of their name.
     """
     import gguf
 
@@ -50,6 +59,8 @@ def write_gguf(
 
     kv = HIDDEN // HEADS * KV_HEADS
     tensors = {"token_embd.weight": (len(VOCABULARY), HIDDEN), "output_norm.weight": (HIDDEN,)}
+    if not tied:
+        tensors["output.weight"] = (len(VOCABULARY), HIDDEN)
     for layer in range(LAYERS):
         tensors |= {
             f"blk.{layer}.attn_q.weight": (HIDDEN, HIDDEN),
@@ -62,6 +73,10 @@ def write_gguf(
             f"blk.{layer}.attn_norm.weight": (HIDDEN,),
             f"blk.{layer}.ffn_norm.weight": (HIDDEN,),
         }
+        if architecture == "qwen2":
+            tensors |= {
+                f"blk.{layer}.attn_{part}.bias": (size,) for part, size in zip("qkv", (HIDDEN, kv, kv))
+            }
     for name, shape in tensors.items():
         if name == skip:
             continue
@@ -69,7 +84,8 @@ def write_gguf(
         if len(shape) == 1:
             writer.add_tensor(name, values)
         else:
-            kind = gguf.GGMLQuantizationType.Q4_1
+            named = next((kinds[part] for part in kinds if part in name), "Q4_1")
+            kind = gguf.GGMLQuantizationType[named]
             writer.add_tensor(name, gguf.quantize(values, kind), raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
