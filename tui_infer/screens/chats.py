@@ -1,7 +1,9 @@
 """The list of all chats: found by what was said in them, opened, archived, renamed, deleted."""
 
 import time
-from typing import TYPE_CHECKING, cast
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
 
 from rich.cells import cell_len
 from textual import events, on
@@ -76,12 +78,20 @@ class ChatsScreen(Dialog[None]):
         if not self.left:
             self._write(list(self._entries.values()))
 
+    def _start(self, group: str, work: Callable[..., Coroutine[Any, Any, None]], *given: object) -> None:
+        """Start a worker in place of the one before of its group.
+
+        It gets no coroutine, which nobody would await where the screen is left before it runs.
+        """
+        started: Any = partial(work, *given)
+        self.run_worker(started, group=group, exclusive=True)
+
     # --- finding -----------------------------------------------------------------------------------
 
     def _search(self, *, first: bool = False) -> None:
         """The newest search is the only one; what is shown stays until it has found something."""
         if not self.left:
-            self.run_worker(self._find(first), exclusive=True, group="find")
+            self._start("find", self._find, first)
 
     async def _find(self, first: bool) -> None:
         if first:
@@ -217,7 +227,7 @@ class ChatsScreen(Dialog[None]):
 
     def _go(self) -> None:
         if (entry := self._entries.get(self._chosen)) is not None:
-            self.run_worker(self._open(entry), group="open", exclusive=True)
+            self._start("open", self._open, entry)
 
     async def _open(self, entry: "Entry") -> None:
         session = await self._archive.open(entry.key)
@@ -230,7 +240,7 @@ class ChatsScreen(Dialog[None]):
 
     def action_archive(self) -> None:
         if (entry := self._entries.get(self._chosen)) is not None:
-            self.run_worker(self._put_away(entry), group="away", exclusive=True)
+            self._start("away", self._put_away, entry)
 
     async def _put_away(self, entry: "Entry") -> None:
         await self._archive.put_away(entry.key)
@@ -238,7 +248,7 @@ class ChatsScreen(Dialog[None]):
 
     def action_rename(self) -> None:
         if (entry := self._entries.get(self._chosen)) is not None:
-            self.run_worker(self._rename(entry), group="rename", exclusive=True)
+            self._start("rename", self._rename, entry)
 
     async def _rename(self, entry: "Entry") -> None:
         await self._archive.rename(entry)
@@ -246,7 +256,7 @@ class ChatsScreen(Dialog[None]):
 
     def action_delete(self) -> None:
         if (entry := self._entries.get(self._chosen)) is not None:
-            self.run_worker(self._delete(entry), group="delete", exclusive=True)
+            self._start("delete", self._delete, entry)
 
     async def _delete(self, entry: "Entry") -> None:
         hidden = await self._archive.hidden(entry.key)
