@@ -25,6 +25,7 @@ from engine.models.quant import choose_packing
 from engine.models.source import ModelSource
 from engine.models.support import model_class
 from engine.models.transformers import ATTENTION_NAME, kv_shape
+from engine.models.weights import num_bytes
 from engine.records import EngineStatus, PassedOver, Progress
 from engine.runner import ModelRunner
 from engine.scheduler import Scheduler
@@ -75,9 +76,10 @@ def build(config: EngineConfig, progress: Callable[[Progress], None]) -> Parts:
         attn_implementation=ATTENTION_NAME,
     )
     model = choose_model(config.model_impl, loaded, attention.backend, dtype, packing)
-    if packing is not None and isinstance(model, FusedDecoder):
-        quant_note = packing.note()
-        loaded = replace(loaded, weight_bytes=model.weight_bytes)
+    if packing is not None:  # which left the weights as they were stored
+        fused = model if isinstance(model, FusedDecoder) else None
+        quant_note = packing.note() if fused else ""
+        loaded = replace(loaded, weight_bytes=fused.weight_bytes if fused else num_bytes(loaded.model))
     layout = Layout(config, loaded, model, attention, info.device, kv_shape(loaded.config, dtype))
     use = layout.measure(progress)
     progress(Progress("cache", "laying out the KV cache"))

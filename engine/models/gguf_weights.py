@@ -55,9 +55,7 @@ class GGUFWeights:
         self.dtype = dtype
         self._heads = {"attn_q": heads, "attn_k": kv_heads}
         self._tensors = {tensor.name.removesuffix(".weight"): tensor for tensor in file.tensors}
-        copies = sum(
-            int(tensor.n_elements) for name, tensor in self._tensors.items() if _in_layer(name, tensor)
-        )
+        copies = sum(int(tensor.n_elements) for tensor in self._tensors.values() if len(tensor.shape) > 1)
         self.wide = copies * dtype.itemsize <= room
         self._packed: Counter[str] = Counter()
         self._dequantised: Counter[tuple[str, str]] = Counter()
@@ -77,7 +75,7 @@ class GGUFWeights:
         part = self._part("lm_head", weight)
         if not isinstance(part, Nibbles):
             return None
-        wide = Wide(weight, reorder=False) if self.wide else None
+        wide = Wide(weight, shared=True) if self.wide else None
         return PackedWeight((Packed(part),), wide, PACKED_ROWS[part.bits])
 
     def num_bytes(self) -> int:
@@ -87,8 +85,8 @@ class GGUFWeights:
             numbers = int(tensor.n_elements)
             bits = FORMATS[tensor.tensor_type.name][0] if tensor.tensor_type.name in FORMATS else 0
             total += numbers * (bits * (GROUP + 8) // GROUP) // 8
-            if not bits or not _in_layer(name, tensor) or self.wide:
-                total += numbers * self.dtype.itemsize
+            kept = not bits or not name.startswith("blk.")  # beside the packed form, or in its place
+            total += numbers * self.dtype.itemsize * (kept + (self.wide and bits > 0))
         return total
 
     def note(self) -> str:
@@ -146,8 +144,9 @@ def _joined(parts: Sequence[Nibbles | Tensor]) -> tuple[Packed | Tensor, ...]:
         members = list(group)
         if bits:
             joined.append(Packed(Nibbles.stacked([part for part in members if isinstance(part, Nibbles)])))
-        else:
-            joined.append(torch.cat([part for part in members if isinstance(part, Tensor)]))
+        else:  # a single one may be mapped, and stays so
+            tensors = [part for part in members if isinstance(part, Tensor)]
+            joined.append(tensors[0] if len(tensors) == 1 else torch.cat(tensors))
     return tuple(joined)
 
 
@@ -163,10 +162,6 @@ def _agree(kind: str, raw: Tensor, weight: Tensor) -> bool:
     rows = torch.tensor([*range(min(SAMPLED_ROWS, len(raw))), len(raw) - 1])
     mine, theirs = nibbles(kind, raw[rows]).values(), weight[rows].float()
     return torch.allclose(mine, theirs, rtol=SAME, atol=SAME * theirs.abs().max().item() / 8)
-
-
-def _in_layer(name: str, tensor: Any) -> bool:
-    return name.startswith("blk.") and len(tensor.shape) > 1
 
 
 def is_matrix(name: str) -> bool:

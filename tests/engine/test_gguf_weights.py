@@ -9,6 +9,7 @@ from engine import Engine, EngineConfig, SamplingParams
 from engine.attention.sdpa import SdpaAttention
 from engine.models import quant
 from engine.models.decoder import FusedDecoder
+from engine.models.gguf_reader import GGUFFile
 from engine.models.gguf_weights import GGUFWeights
 from engine.models.loader import load
 from engine.models.packed import PackedWeight, kernel_missing
@@ -126,6 +127,8 @@ def test_layers_are_left_mapped_and_without_room_there_are_no_copies(write):
     few, many = (decoder_of(source, torch.bfloat16, packing)[0] for packing in (small, large))
     numbers = sum(layer.qkv.shape[0] * HIDDEN + layer.out.shape[0] * HIDDEN for layer in few.layers)
     numbers += sum(2 * layer.gate_up.shape[0] * HIDDEN * 3 // 4 for layer in few.layers)
+    if torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        numbers += len(VOCABULARY) * HIDDEN  # the head in another order
     assert many.weight_bytes - few.weight_bytes == 2 * numbers
     assert few.weight_bytes == pytest.approx(small.num_bytes(), rel=0.1)
     assert many.weight_bytes == pytest.approx(large.num_bytes(), rel=0.1)
@@ -162,6 +165,31 @@ def test_where_weights_are_not_packed_the_status_says_why(write, settings, words
 def test_a_folder_of_safetensors_has_nothing_to_say_of_bits(tiny_model_dir):
     with Engine(EngineConfig(model=str(tiny_model_dir), device="cpu")) as engine:
         assert not any("Weights" in note for note in engine.status().notes)
+
+
+@needs_kernel
+def test_a_model_that_the_decoder_refuses_after_all_runs_in_its_own_format(write, monkeypatch):
+    monkeypatch.setattr("engine.models.choice.unfit", lambda module: "for this test")
+    source = write()
+    with Engine(EngineConfig(model=str(source.gguf), device="cpu", dtype="bfloat16")) as engine:
+        status = engine.status()
+        done = next(iter(engine.generate([[5, 6, 7]], SamplingParams(temperature=0, max_tokens=4))))
+    assert (status.model_impl, len(done.token_ids)) == ("transformers", 4)
+    assert not any("Weights" in note for note in status.notes)
+    plain = load(source, dtype=torch.bfloat16, device="cpu")
+    assert status.weight_bytes == pytest.approx(plain.weight_bytes, rel=0.01)
+
+
+def test_a_header_read_without_its_lists_has_the_same_tensors(write):
+    path = write(kinds={"attn_v": "Q8_0"}, pre="qwen2").gguf
+    whole, short = GGUFFile(path), GGUFFile(path, lists=False)
+    assert (short.architecture, short.parameters) == (whole.architecture, whole.parameters)
+    assert short.get_field("tokenizer.ggml.pre").contents() == "qwen2", "it stands behind lists"
+    assert [tensor.data_offset for tensor in short.tensors] == [
+        tensor.data_offset for tensor in whole.tensors
+    ]
+    assert whole.get_field("tokenizer.ggml.tokens").data
+    assert not short.get_field("tokenizer.ggml.tokens").data
 
 
 @needs_kernel

@@ -116,7 +116,8 @@ def test_four_bits_take_five_with_their_scales_and_a_copy_is_counted():
     assert eight.nbytes == numbers * 10 // 8
     copy = Wide(exact.bfloat16())
     assert PackedWeight((eight,), copy).nbytes == numbers * 10 // 8 + numbers * 2
-    assert Wide(exact.bfloat16(), reorder=False).nbytes == 0, "the tensor is held by somebody else"
+    assert Wide(exact.float()).nbytes == numbers * 4
+    assert Wide(exact.float(), shared=True).nbytes == 0, "it is not reordered, and held by somebody else"
 
 
 def test_a_tensor_is_multiplied_as_ever():
