@@ -38,7 +38,7 @@ def _q4_k(blocks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     scale = _halves(blocks, 0).unsqueeze(-1) * scales
     least = _halves(blocks, 2).unsqueeze(-1) * leasts
     numbers = blocks[..., 16:].unflatten(-1, (4, GROUP))
-    q = torch.empty(*numbers.shape[:3], 2, GROUP, dtype=torch.int32)
+    q = torch.empty(*numbers.shape[:3], 2, GROUP, dtype=torch.uint8)
     q[..., 0, :] = numbers & 15
     q[..., 1, :] = numbers >> 4
     scale, least = scale.view(rows, -1), least.view(rows, -1)
@@ -49,7 +49,7 @@ def _q8_0(blocks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """[N, groups, 34]: a float16 scale, then 32 signed bytes: halves of ``16 (high - 8) + (low - 8) + 8``."""
     scale = _halves(blocks, 0)
     numbers = blocks[..., 2:].flatten(1) ^ 128
-    q = torch.empty(numbers.shape[0], 2, numbers.shape[1], dtype=torch.int32)
+    q = torch.empty(numbers.shape[0], 2, numbers.shape[1], dtype=torch.uint8)
     q[:, 0] = numbers >> 4
     q[:, 1] = numbers & 15
     both = torch.cat((16 * scale, scale), dim=1)
@@ -83,8 +83,8 @@ def _halves(blocks: Tensor, at: int) -> Tensor:
 
 
 def _low_then_high(numbers: Tensor) -> Tensor:
-    """[N, K] int32 of bytes [N, groups, 16]: the low halves are the first 16 numbers of a group."""
-    q = torch.empty(*numbers.shape[:2], 2, GROUP // 2, dtype=torch.int32)
+    """[N, K] of bytes [N, groups, 16]: the low halves are the first 16 numbers of a group."""
+    q = torch.empty(*numbers.shape[:2], 2, GROUP // 2, dtype=torch.uint8)
     q[:, :, 0] = numbers & 15
     q[:, :, 1] = numbers >> 4
     return q.flatten(1)

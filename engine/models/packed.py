@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 GROUP = 32  # numbers that share a scale, in the kernel as in the file formats
+CHUNK = 1024  # rows brought into the kernel's layout at once, a multiple of its blocks of at most 64
 TILE = 16  # outputs that the kernel computes at once; fewer are filled up with zeros
 # Rows up to which the packed kernel is faster than a copy in bfloat16, for four bits and for eight: measured
 # on two cores with AVX-512 over the shapes of the default model, with one thread and with two.
@@ -38,7 +39,7 @@ class Nibbles:
     """A matrix as 4-bit numbers: ``(q - 8) * scale + zero``.
 
     Attributes:
-        q: [N, K], int32 of 0 to 15. Eight bits have their high halves first, then the low ones: [N, 2 K].
+        q: [N, K], uint8 of 0 to 15. Eight bits have their high halves first, then the low ones: [N, 2 K].
         scale, zero: [N, groups] float32.
         bits: 4 or 8.
     """
@@ -50,7 +51,7 @@ class Nibbles:
 
     def values(self) -> Tensor:
         """[N, K] float32, what the numbers stand for."""
-        groups = (self.q - 8).float().unflatten(1, (-1, GROUP))
+        groups = (self.q.float() - 8).unflatten(1, (-1, GROUP))
         values = (groups * self.scale.unsqueeze(-1) + self.zero.unsqueeze(-1)).flatten(1)
         if self.bits == 4:
             return values
@@ -86,7 +87,8 @@ class Packed:
             F.pad(tensor, (0, 0, 0, missing)) if missing else tensor
             for tensor in (nibbles.q, nibbles.scale, nibbles.zero)
         )
-        self._q = torch.ops.aten._convert_weight_to_int4pack_for_cpu(q, 1)
+        convert = torch.ops.aten._convert_weight_to_int4pack_for_cpu
+        self._q = torch.cat([convert(rows.int(), 1) for rows in q.split(CHUNK)])
         self._scales = torch.stack((scale, zero), dim=-1).bfloat16().transpose(0, 1).contiguous()
         self.nbytes = self._q.nbytes + self._scales.nbytes
 

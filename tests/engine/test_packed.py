@@ -59,7 +59,7 @@ def test_a_packed_product_of_any_number_of_rows_is_as_near_as_bfloat16(kind):
         assert error(found, expected) < 1.5 * error(F.linear(x, exact.bfloat16()), expected), rows
 
 
-@pytest.mark.parametrize("outputs", [1, 15, 16, 33, 100])
+@pytest.mark.parametrize("outputs", [1, 15, 16, 33, 100, 1024, 2100])
 def test_outputs_need_not_fill_the_kernels_tiles(outputs):
     raw, exact = matrix("Q4_1", outputs)
     weight = PackedWeight((Packed(nibbles("Q4_1", raw)),))
