@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from engine.doctor import examine
 from engine.models.gguf_bits import FORMATS, nibbles
 from engine.models.packed import Nibbles, Packed, PackedWeight, Wide, kernel_missing, linear
 
@@ -128,3 +129,4 @@ def test_a_tensor_is_multiplied_as_ever():
 def test_a_processor_without_the_kernels_instructions_is_named(monkeypatch):
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "DEFAULT")
     assert kernel_missing().endswith("needs AVX2 or AVX-512, and this processor has DEFAULT")
+    assert examine()["device"]["cpu_weights"] == kernel_missing(), "doctor says so too"
