@@ -58,7 +58,7 @@ def test_a_name_without_a_known_ending_and_a_place_that_is_not_there_are_refused
 
 
 async def test_the_slash_command_writes_steps_and_screenshot_and_says_so(tmp_path: Path) -> None:
-    client = ScriptedClient("some answer " * 20, rate=300)
+    client = ScriptedClient("some answer " * 500, rate=300)  # late steps make several tokens at once
     async with running(client) as (app, _pilot):
         app.state.submit(app.state.focused, "hello")
         await wait_until(lambda: len(app.state.history) > 20)

@@ -76,7 +76,7 @@ def test_a_prompt_typed_in_the_browser_is_answered_and_two_tabs_share_one_engine
     assert "Paris" not in text, "each tab has chats of its own"
     assert len(commands(process, "engine.worker")) == 1
     assert len(commands(process, "serve-tab")) == 2
-    second.type("Count from one to ninety.", ENTER)
+    second.type("Write a very long story about the sea.", ENTER)
     second.wait_for(lambda text: "1 active" in text)
     first.wait_for(lambda text: "1 active" in text)  # the same engine
     second.close()
