@@ -11,6 +11,7 @@ import pytest
 
 from engine.records import BlockChange, BlockCounts, StepRecord, Steps
 from tests.app.simulation import Simulation
+from tests.budgets import most
 from tests.engine.token_device import Harness
 from tui_infer.history import StepHistory
 from tui_infer.mirror import BlockMirror, BlockState
@@ -296,7 +297,7 @@ def test_any_of_20000_steps_is_found_in_time(blocks: int, limit_ms: float) -> No
         took.append(1000 * (time.process_time() - started))
         assert moment.step == step
     print(f"{blocks} blocks: median {sorted(took)[20]:.1f} ms, slowest {max(took):.1f} ms")
-    assert max(took) < limit_ms
+    assert max(took) < most(limit_ms)
 
 
 def test_20000_steps_stay_below_the_memory_that_is_stated() -> None:

@@ -12,6 +12,7 @@ from textual.document._wrapped_document import WrappedDocument
 from engine.records import Submit
 from tests.app.driving import ask, pane_of, running
 from tests.app.scripted import ScriptedClient
+from tests.budgets import most
 from tests.waiting import wait_until
 from tui_infer.app import TuiInferApp
 from tui_infer.screens.main import MainScreen
@@ -86,8 +87,8 @@ async def test_pasting_20_000_lines_takes_under_a_second(request: pytest.Fixture
             started = time.process_time()
             await pilot.press("x")
             typed.append(time.process_time() - started)
-    assert min(took) < 1.0
-    assert min(typed) < 0.5
+    assert min(took) < most(1.0)
+    assert min(typed) < most(0.5)
 
 
 async def test_history_gives_the_unsent_draft_back_past_the_newest_entry() -> None:

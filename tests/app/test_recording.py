@@ -19,6 +19,7 @@ from tests.app.recorded import (
     simulated_steps,
     written,
 )
+from tests.budgets import most
 from tui_infer.recording.format import CHUNK, MAGIC, VERSION, End, Header, Heard, Reading, RecordingError
 from tui_infer.recording.reader import MOST_BLOCKS, read_recording
 from tui_infer.recording.recorder import public_status
@@ -244,7 +245,7 @@ def test_twenty_thousand_steps_are_read_in_two_seconds(tmp_path: Path) -> None:
     recording = read_recording(path)
     took = time.process_time() - began
     assert recording.steps == 20_000
-    assert took < 2.0, f"{took:.2f} s for {path.stat().st_size / 1e6:.1f} MB"
+    assert took < most(2.0), f"{took:.2f} s for {path.stat().st_size / 1e6:.1f} MB"
 
 
 def test_handing_an_entry_over_takes_microseconds(tmp_path: Path) -> None:

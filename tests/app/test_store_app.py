@@ -10,6 +10,7 @@ from engine.records import Cancel
 from tests.app.driving import ask, pane_of, screen_text, settled
 from tests.app.scripted import ScriptedClient
 from tests.app.stored import chat, opened, put, rows, running_kept
+from tests.budgets import most
 from tests.waiting import wait_until
 from tui_infer.app import TuiInferApp
 from tui_infer.config import Settings
@@ -242,7 +243,7 @@ async def test_a_start_with_200_chats_and_2000_turns_takes_little_time(tmp_path:
         loaded = [session for session in app.state.sessions.values() if session.loaded]  # type: ignore[attr-defined]
         assert len(loaded) <= 4, "only what is shown is read"
     print(f"start: {took:.2f} s of computing")
-    assert took < START_S
+    assert took < most(START_S)
 
 
 def test_saving_four_streams_costs_little(tmp_path: Path) -> None:
@@ -262,7 +263,7 @@ def test_saving_four_streams_costs_little(tmp_path: Path) -> None:
             assert write is not None
             assert len(write.pieces[0].text) == 150
     took = time.process_time() - started
-    assert took < 1.0, f"{took:.2f} s of 60 s"
+    assert took < most(1.0), f"{took:.2f} s of 60 s"
 
 
 async def test_a_reader_who_comes_back_is_not_told_of_new_text_where_there_is_none(tmp_path: Path) -> None:
