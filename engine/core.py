@@ -15,6 +15,7 @@ from engine.blocks import BlockPool
 from engine.config import EngineConfig
 from engine.errors import DeviceError, EngineError, RequestError
 from engine.graphs import GraphPool
+from engine.models.plain_tokenizer import PlainTokenizer
 from engine.pieces import TokenPieces
 from engine.prompts import Prompt, PromptReader, is_chat
 from engine.records import (
@@ -62,7 +63,7 @@ class Engine:
     def __init__(self, config: EngineConfig, progress: Callable[[Progress], None] | None = None) -> None:
         parts = build(config, progress or (lambda event: None))
         self.config = config
-        self.tokenizer = parts.tokenizer
+        self._tokenizer = parts.tokenizer
         self.pool: BlockPool = parts.pool
         self.scheduler: Scheduler = parts.scheduler
         self.runner = parts.runner
@@ -84,6 +85,11 @@ class Engine:
         self._landed: deque[StepRecord] = deque()  # records that a call of ``step`` has yet to return
         self._step_ended = 0.0
         self._failed = ""
+
+    @property
+    def tokenizer(self) -> Any:
+        """The model's transformers tokenizer."""
+        return self._tokenizer.whole if isinstance(self._tokenizer, PlainTokenizer) else self._tokenizer
 
     # --- requests ----------------------------------------------------------------------------------
 
@@ -194,7 +200,7 @@ class Engine:
     def _detokenizer(self, params: SamplingParams, chat: bool) -> Detokenizer:
         """A chat of a model without an end-of-turn token also ends where the next turn would begin."""
         stop = (*params.stop, *self._stop) if chat else params.stop
-        return Detokenizer(self.tokenizer, stop, hidden=self._eos)
+        return Detokenizer(self._tokenizer, stop, hidden=self._eos)
 
     def cancel(self, request_id: int) -> None:
         """End a request, keeping what it wrote; unknown and finished ids are ignored."""

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,6 +26,18 @@ class KVShape:
     def bytes_per_token(self) -> int:
         """Keys and values over all layers."""
         return 2 * self.num_layers * self.num_kv_heads * self.head_dim * self.dtype.itemsize
+
+
+def kv_shape(config: Any, dtype: torch.dtype) -> KVShape:
+    """Cache geometry of a transformers config (its text part where it is multimodal)."""
+    text = config.get_text_config(decoder=True) if hasattr(config, "get_text_config") else config
+    heads = text.num_attention_heads
+    return KVShape(
+        num_layers=text.num_hidden_layers,
+        num_kv_heads=getattr(text, "num_key_value_heads", None) or heads,
+        head_dim=getattr(text, "head_dim", None) or text.hidden_size // heads,
+        dtype=dtype,
+    )
 
 
 class KVCache:

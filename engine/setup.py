@@ -4,10 +4,10 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from importlib.metadata import version
 from typing import Any
 
 import torch
-import transformers
 
 from engine.attention.select import AttentionChoice, AttentionNeeds, choose_attention
 from engine.blocks import BlockPool
@@ -16,15 +16,17 @@ from engine.device import find_device, find_dtype
 from engine.errors import ConfigError
 from engine.graphs import GraphPool, graph_sizes, graphs_unavailable
 from engine.kv_budget import max_model_len
+from engine.kv_cache import kv_shape
 from engine.layout import Layout
 from engine.malloc import keep_temporaries
 from engine.models.choice import choose_model
 from engine.models.decoder import FusedDecoder
-from engine.models.loader import load, read_config, resolve
+from engine.models.loader import facts_to_keep, load, read_config, resolve
 from engine.models.quant import choose_packing
+from engine.models.remembered import Remembered, recall, remember
+from engine.models.skeleton import PlainConfig
 from engine.models.source import ModelSource
 from engine.models.support import model_class
-from engine.models.transformers import ATTENTION_NAME, kv_shape
 from engine.models.weights import num_bytes
 from engine.records import EngineStatus, PassedOver, Progress
 from engine.runner import ModelRunner
@@ -59,6 +61,7 @@ def build(config: EngineConfig, progress: Callable[[Progress], None]) -> Parts:
         keep_temporaries()
     dtype = find_dtype(config.dtype, info.device)
     source = resolve(config.model, config.revision, progress)
+    known = _known(config, source, dtype)
     attention = _attention(config, source, info.device, dtype)
     unavailable = graphs_unavailable(
         info.device, attention.backend, graph_sizes(config.graph_sizes, config.max_batch)
@@ -73,9 +76,13 @@ def build(config: EngineConfig, progress: Callable[[Progress], None]) -> Parts:
         device=info.device,
         trust_remote_code=config.trust_remote_code,
         progress=progress,
-        attn_implementation=ATTENTION_NAME,
+        attn_implementation=_attention_name(known),
+        known=known,
     )
+    facts = None if known or config.trust_remote_code else facts_to_keep(loaded, dtype)
     model = choose_model(config.model_impl, loaded, attention.backend, dtype, packing)
+    if facts is not None and isinstance(model, FusedDecoder):
+        remember(source, *facts)
     if packing is not None:  # which left the weights as they were stored
         fused = model if isinstance(model, FusedDecoder) else None
         quant_note = packing.note() if fused else ""
@@ -132,7 +139,7 @@ def build(config: EngineConfig, progress: Callable[[Progress], None]) -> Parts:
         vocab_size=runner.vocab_size,
         threads=torch.get_num_threads(),
         torch=str(torch.__version__),  # a str subclass, which msgspec does not encode
-        transformers=transformers.__version__,
+        transformers=version("transformers"),
         pid=os.getpid(),
         load_s=time.perf_counter() - began,
         notes=(*([quant_note] if quant_note else []), *loaded.notes, *layout.notes),
@@ -143,12 +150,30 @@ def build(config: EngineConfig, progress: Callable[[Progress], None]) -> Parts:
     return Parts(loaded.tokenizer, loaded.eos_token_ids, loaded.stop, pool, scheduler, runner, graphs, status)
 
 
+def _known(config: EngineConfig, source: ModelSource, dtype: torch.dtype) -> Remembered | None:
+    """What an earlier start kept, where it is all that this one needs."""
+    if config.trust_remote_code or config.model_impl == "transformers":
+        return None
+    known = recall(source)
+    return known if known is not None and known.facts.dtype == str(dtype) else None
+
+
+def _attention_name(known: Remembered | None) -> str:
+    """Of our attention among those of transformers, which has to be imported to know it."""
+    if known is not None:
+        return ""
+    from engine.models.transformers import ATTENTION_NAME
+
+    return ATTENTION_NAME
+
+
 def _attention(
     config: EngineConfig, source: ModelSource, device: torch.device, dtype: torch.dtype
 ) -> AttentionChoice:
     """The back end, chosen before the weights are read: a refusal then costs no time."""
     model = read_config(source, config.trust_remote_code)
-    model_class(model, source.name, source.path if config.trust_remote_code else None)
+    if not isinstance(model, PlainConfig):  # whose model ran before
+        model_class(model, source.name, source.path if config.trust_remote_code else None)
     shape = kv_shape(model, dtype)
     needs = AttentionNeeds(
         num_heads=model.num_attention_heads,

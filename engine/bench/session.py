@@ -17,9 +17,9 @@ from engine.config import EngineConfig
 from engine.core import Engine
 from engine.device import find_device, find_dtype
 from engine.errors import ConfigError, EngineError
+from engine.kv_cache import kv_shape
 from engine.models.loader import read_config, resolve
 from engine.models.memory import require
-from engine.models.transformers import kv_shape
 from engine.records import Progress, StepRecord
 from engine.request import Request, SamplingParams
 

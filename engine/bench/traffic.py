@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from engine.models.transformers import kv_shape
+from engine.kv_cache import kv_shape
 from engine.records import EngineStatus
 
 

@@ -1,5 +1,7 @@
 """Which implementation of a model runs: our fused decoder where it can, transformers' modules elsewhere."""
 
+from typing import TYPE_CHECKING, TypeAlias
+
 import torch
 
 from engine.attention.base import AttentionBackend
@@ -7,9 +9,11 @@ from engine.errors import ConfigError
 from engine.models.decoder import FusedDecoder, unfit
 from engine.models.loader import Loaded
 from engine.models.packed import Packing
-from engine.models.transformers import TransformersModel
 
-Model = FusedDecoder | TransformersModel
+if TYPE_CHECKING:
+    from engine.models.transformers import TransformersModel
+
+Model: TypeAlias = "FusedDecoder | TransformersModel"
 
 
 def choose_model(
@@ -33,4 +37,6 @@ def choose_model(
             raise ConfigError(
                 f"model_impl='decoder' cannot run this model: {reason}.", "Use --model-impl auto."
             )
+    from engine.models.transformers import TransformersModel  # and transformers with it, which takes a second
+
     return TransformersModel(loaded.model.to(dtype), backend)

@@ -1,6 +1,7 @@
 """From a model's name to a module ready to run: ``resolve`` finds the files, ``load`` reads them."""
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -10,9 +11,12 @@ from engine.chat import ChatRenderer
 from engine.errors import ModelError, RequestError
 from engine.models.gguf_weights import GGUFWeights, is_matrix
 from engine.models.memory import require
+from engine.models.plain_tokenizer import facts_of
 from engine.models.quiet import quiet
 from engine.models.random_model import random_config, random_module, random_tokenizer
+from engine.models.remembered import Facts, Remembered, recall
 from engine.models.shapes import NOTE, SHAPES
+from engine.models.skeleton import assembled, bones_of
 from engine.models.source import ModelSource, OnProgress, no_progress, resolve
 from engine.models.support import context_limit, end_token_ids, model_class
 from engine.models.weights import Build, Shards, num_bytes
@@ -34,6 +38,7 @@ class Loaded:
         weight_bytes: parameters and buffers, tied ones once.
         stop: strings that end a chat's answer where the model has no end-of-turn token.
         notes: what the user should know, one sentence each.
+        stored: names of the weights that the files have; empty where there are none, or none was asked.
     """
 
     model: nn.Module
@@ -44,6 +49,7 @@ class Loaded:
     weight_bytes: int
     stop: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    stored: Mapping[str, Any] = field(default_factory=dict)
 
 
 def load(
@@ -55,6 +61,7 @@ def load(
     progress: OnProgress = no_progress,
     attn_implementation: str = "sdpa",
     packing: GGUFWeights | None = None,
+    known: Remembered | None = None,
 ) -> Loaded:
     """Read a model's configuration, tokenizer and weights.
 
@@ -62,6 +69,7 @@ def load(
         dtype: of the floating-point weights.
         attn_implementation: name registered with transformers' ``AttentionInterface``.
         packing: what the matrices of the layers will be packed from; they are left as they are stored.
+        known: what transformers said of this model before; the module is for the fused decoder only then.
 
     Raises:
         ModelError: unsupported architecture, missing or broken files, or remote code that is not allowed.
@@ -69,8 +77,12 @@ def load(
     """
     device = torch.device(device)
     progress(Progress("loading", source.name))
+    as_stored = is_matrix if packing is not None else _none
+    if known is not None:
+        return _recalled(source, known, dtype, device, progress, packing, as_stored)
     quiet()
-    config = read_config(source, trust_remote_code)
+    config = transformers_config(source, trust_remote_code)
+    stored: Mapping[str, Any] = {}
     tokenizer: Any
     if source.shape is not None:
         tokenizer, model = _random(source, source.shape, config, dtype, device, progress, attn_implementation)
@@ -84,12 +96,13 @@ def load(
             device=device,
             attention=attn_implementation,
             trust_remote_code=trust_remote_code,
-            as_stored=is_matrix if packing is not None else lambda _: False,
+            as_stored=as_stored,
         )
         need = build.shards.num_bytes(dtype) if packing is None else packing.num_bytes()
         _require(need, source, dtype, device)
         tokenizer = read_tokenizer(source, trust_remote_code)
         model = build.run(progress)
+        stored = build.shards.shapes
     limit, limit_note = context_limit(config)
     chat = ChatRenderer(tokenizer)
     ends = end_token_ids(tokenizer, config, getattr(model, "generation_config", None))
@@ -102,7 +115,60 @@ def load(
         weight_bytes=num_bytes(model),
         stop=chat.stop,
         notes=tuple(note for note in (NOTE if source.shape else "", limit_note, chat.note) if note),
+        stored=stored,
     )
+
+
+def _recalled(
+    source: ModelSource,
+    known: Remembered,
+    dtype: torch.dtype,
+    device: torch.device,
+    progress: OnProgress,
+    packing: GGUFWeights | None,
+    as_stored: Callable[[str], bool],
+) -> Loaded:
+    """The same of what is known already, and the weights."""
+    shards = Shards(source.path)
+    _require(shards.num_bytes(dtype) if packing is None else packing.num_bytes(), source, dtype, device)
+    facts = known.facts
+    model = assembled(facts.bones, shards.read(dtype, device, progress, as_stored), device)
+    return Loaded(
+        model=model,
+        config=model.config,
+        tokenizer=known.tokenizer(source),
+        eos_token_ids=frozenset(facts.eos_token_ids),
+        max_model_len=facts.max_model_len,
+        weight_bytes=num_bytes(model),
+        stop=tuple(facts.stop),
+        notes=tuple(facts.notes),
+    )
+
+
+def facts_to_keep(loaded: Loaded, dtype: torch.dtype) -> tuple[Facts, str] | None:
+    """What later starts need of a model as ``load`` gave it, and the text of the tokenizer's file.
+
+    None where they need transformers.
+    """
+    if not loaded.stored:
+        return None
+    bones, spoken = bones_of(loaded.model, loaded.stored), facts_of(loaded.tokenizer)
+    if bones is None or spoken is None:
+        return None
+    facts = Facts(
+        dtype=str(dtype),
+        bones=bones,
+        tokenizer=spoken[0],
+        eos_token_ids=sorted(loaded.eos_token_ids),
+        max_model_len=loaded.max_model_len,
+        stop=list(loaded.stop),
+        notes=list(loaded.notes),
+    )
+    return facts, spoken[1]
+
+
+def _none(_: str) -> bool:
+    return False
 
 
 def _random(
@@ -148,6 +214,16 @@ def _end_of_turn(chat: ChatRenderer) -> set[int]:
 
 
 def read_config(source: ModelSource, trust_remote_code: bool) -> Any:
+    """The configuration of a folder or a shape: transformers' own, or the values that it gave before.
+
+    Raises:
+        ModelError: see ``transformers_config``.
+    """
+    known = None if trust_remote_code else recall(source)
+    return transformers_config(source, trust_remote_code) if known is None else known.config()
+
+
+def transformers_config(source: ModelSource, trust_remote_code: bool) -> Any:
     """The transformers configuration of a folder or a shape.
 
     Raises:

@@ -7,13 +7,12 @@ argument from ``forward`` down to every attention call, so nothing global has to
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
 from engine.attention.base import AttentionBackend, PagedBatch
 from engine.errors import ModelError
-from engine.kv_cache import KVCache, KVShape
+from engine.kv_cache import KVCache
 
 ATTENTION_NAME = "tui_infer_paged"
 
@@ -97,15 +96,3 @@ class TransformersModel:
         )
         logits: Tensor = output.logits
         return logits[0]
-
-
-def kv_shape(config: Any, dtype: torch.dtype) -> KVShape:
-    """Cache geometry of a transformers config (its text part where it is multimodal)."""
-    text = config.get_text_config(decoder=True) if hasattr(config, "get_text_config") else config
-    heads = text.num_attention_heads
-    return KVShape(
-        num_layers=text.num_hidden_layers,
-        num_kv_heads=getattr(text, "num_key_value_heads", None) or heads,
-        head_dim=getattr(text, "head_dim", None) or text.hidden_size // heads,
-        dtype=dtype,
-    )

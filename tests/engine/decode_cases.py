@@ -9,9 +9,8 @@ from engine.attention.base import PagedBatch
 from engine.attention.sdpa import SdpaAttention
 from engine.kernels import attention_cut
 from engine.kernels.tiles import Tile
-from engine.kv_cache import KVCache
+from engine.kv_cache import KVCache, kv_shape
 from engine.models.decoder import FusedDecoder
-from engine.models.transformers import kv_shape
 
 SIZES = {
     "vocab_size": 72,

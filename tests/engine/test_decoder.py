@@ -10,10 +10,9 @@ from engine import Engine, EngineConfig
 from engine.attention.base import PagedBatch
 from engine.attention.sdpa import SdpaAttention
 from engine.errors import ConfigError
-from engine.kv_cache import KVCache
+from engine.kv_cache import KVCache, kv_shape
 from engine.models.decoder import FusedDecoder, unfit
 from engine.models.fused_ops import Rope, TorchOps
-from engine.models.transformers import kv_shape
 from tests.engine.interpreted import interpreter  # noqa: F401
 from tests.engine.test_architectures import ARCHITECTURES, FUSED, write_model
 

@@ -7,13 +7,12 @@ import torch
 
 from engine import Engine, EngineConfig, SamplingParams
 from engine.errors import ModelError, OutOfMemory, RequestError
-from engine.kv_cache import KVShape
+from engine.kv_cache import KVShape, kv_shape
 from engine.models import memory
 from engine.models.loader import load, read_config, resolve
 from engine.models.random_model import STD, random_config, random_module, random_tokenizer
 from engine.models.shapes import NOTE, SHAPES
 from engine.models.support import context_limit, model_class
-from engine.models.transformers import kv_shape
 from engine.text import Detokenizer
 
 CPU = torch.device("cpu")

@@ -85,8 +85,7 @@ def family(request):
 def decode(decoder, config, prompts, replayed):
     """Logits of the last tokens of several prompts in one batch, the others being in the cache."""
     from engine.attention.base import PagedBatch
-    from engine.kv_cache import KVCache
-    from engine.models.transformers import kv_shape
+    from engine.kv_cache import KVCache, kv_shape
 
     size, rows = 16, len(prompts)
     width = max(map(len, prompts)) // size + 1
