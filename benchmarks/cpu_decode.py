@@ -82,7 +82,7 @@ def figures(measured: Measured, new: int) -> dict[str, float]:
     if measured.tokens != requests * new:
         raise EngineError(f"{measured.tokens} tokens were made instead of {requests} times {new}.")
     return {
-        "tokens_per_s": (measured.tokens - requests) / (measured.end_s - mean(measured.first_s)),
+        "tokens_per_s": (measured.tokens - measured.first_tokens) / (measured.end_s - mean(measured.first_s)),
         "ttft_ms": 1e3 * median(measured.first_s),
         "ttft_max_ms": 1e3 * max(measured.first_s),
     }

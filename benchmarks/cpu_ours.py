@@ -19,6 +19,7 @@ from engine.request import SamplingParams
 class _Answer:
     prompt: int = 0
     first_s: float | None = None
+    first_tokens: int = 0
     tokens: int = 0
     text: str = ""
 
@@ -43,7 +44,8 @@ class _Heard:
                 self.answers[event.session].prompt = len(event.prompt_ids)
             case Delta():
                 answer = self.answers[event.session]
-                answer.first_s = answer.first_s or now
+                if answer.first_s is None:
+                    answer.first_s, answer.first_tokens = now, len(event.token_ids)
                 answer.tokens += len(event.token_ids)
                 answer.text += event.text
             case Finished():
@@ -117,6 +119,7 @@ class Ours(Peer):
         answers = list(heard.answers.values())
         return Measured(
             first_s=tuple((answer.first_s or heard.end_s) - begin for answer in answers),
+            first_tokens=sum(answer.first_tokens for answer in answers),
             end_s=heard.end_s - begin,
             tokens=sum(answer.tokens for answer in answers),
             prompt_tokens=max(answer.prompt for answer in answers),

@@ -31,7 +31,8 @@ class Measured:
     """What became of prompts sent together; times in seconds since then.
 
     Attributes:
-        first_s: when each request's first token was there.
+        first_s: when each request's first token was there, or the first piece that had any.
+        first_tokens: in these pieces, over all requests.
         end_s: when the last token of all was there.
         tokens: generated, over all requests.
         prompt_tokens: of the longest prompt.
@@ -39,6 +40,7 @@ class Measured:
     """
 
     first_s: tuple[float, ...]
+    first_tokens: int
     end_s: float
     tokens: int
     prompt_tokens: int
@@ -175,7 +177,7 @@ class Transformers(Peer):
         self._child.popen.stdin.write((json.dumps({"chats": list(chats), "new": new}) + "\n").encode())
         self._child.popen.stdin.flush()
         row = self._line(RUN_S)
-        return Measured(**{**row, "first_s": tuple(row["first_s"])})
+        return Measured(**{**row, "first_s": tuple(row["first_s"]), "first_tokens": len(chats)})
 
     def _line(self, timeout_s: float) -> Any:
         """The child's next line; one that takes too long is ended."""

@@ -76,6 +76,7 @@ class Server(Peer):
                 raise EngineError(f"{self.name}: {stream.failure}")
         return Measured(
             first_s=tuple(stream.times[0] - begin for stream in streams),
+            first_tokens=len(streams),  # llama.cpp and vLLM send each token as it comes
             end_s=max(stream.times[-1] for stream in streams) - begin,
             tokens=sum(stream.usage["completion_tokens"] for stream in streams),
             prompt_tokens=max(stream.usage["prompt_tokens"] for stream in streams),

@@ -15,8 +15,8 @@ from engine.config import EngineConfig
 from engine.errors import EngineError
 
 
-def measured(first_s=(0.1, 0.3), end_s=2.2, tokens=22):
-    return Measured(first_s, end_s, tokens, prompt_tokens=60, text="An answer")
+def measured(first_s=(0.1, 0.3), first_tokens=2, end_s=2.2, tokens=22):
+    return Measured(first_s, first_tokens, end_s, tokens, prompt_tokens=60, text="An answer")
 
 
 def run(peer, number, rate, requests=1):
@@ -45,7 +45,7 @@ class Scripted(Peer):
         self.asked.append((len(chats), new))
         if self.fails_at == len(self.asked):
             raise RuntimeError("out of luck")
-        return Measured((0.1,) * len(chats), 1.1, len(chats) * new, 60, "An answer")
+        return Measured((0.1,) * len(chats), len(chats), 1.1, len(chats) * new, 60, "An answer")
 
     def stop(self):
         self.stops += 1
@@ -64,6 +64,10 @@ def test_the_rate_is_of_tokens_behind_the_first_since_the_mean_first():
     assert found["tokens_per_s"] == pytest.approx(20 / 2.0)
     assert found["ttft_ms"] == pytest.approx(200)
     assert found["ttft_max_ms"] == pytest.approx(300)
+
+
+def test_tokens_that_came_with_the_first_are_no_part_of_the_rate():
+    assert figures(measured(first_tokens=6), new=11)["tokens_per_s"] == pytest.approx(16 / 2.0)
 
 
 def test_an_engine_that_makes_fewer_tokens_has_no_figures():
@@ -158,6 +162,7 @@ def test_our_engine_process_is_timed_weighed_and_ended(tiny_model_dir, tmp_path)
             assert found.tokens == 6 * count
             assert 0 < min(found.first_s) <= max(found.first_s) <= found.end_s
             assert found.prompt_tokens > 0
+            assert count <= found.first_tokens < found.tokens
             assert figures(found, 6)["tokens_per_s"] > 0
         assert memory_mib(ours.pid)[0] > 50
         assert ours.settings.startswith("--quant auto; decoder; float32")
