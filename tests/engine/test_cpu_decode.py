@@ -3,6 +3,8 @@
 import argparse
 import itertools
 import json
+import signal
+import sys
 
 import psutil
 import pytest
@@ -170,6 +172,40 @@ def test_our_engine_process_is_timed_weighed_and_ended(tiny_model_dir, tmp_path)
     finally:
         ours.stop()
     assert not process.is_running()
+
+
+def test_the_command_measures_what_it_was_given_and_says_what_it_left_out(
+    tiny_model_dir, tmp_path, monkeypatch, capsys
+):
+    kept = signal.getsignal(signal.SIGTERM)
+    words = [
+        "--model",
+        str(tiny_model_dir),
+        "--only",
+        "quant none",
+        "--rounds",
+        "1",
+        "--new",
+        "8",
+        "--n",
+        "1,2",
+    ]
+    monkeypatch.setattr(
+        sys, "argv", ["cpu_decode", *words, "--json", str(tmp_path / "cpu.json"), "--logs", str(tmp_path)]
+    )
+    try:
+        cpu_decode.main()
+    finally:
+        signal.signal(signal.SIGTERM, kept)
+    value = json.loads((tmp_path / "cpu.json").read_text())
+    assert [(row["peer"], row["requests"]) for row in value["rows"]] == [
+        ("tui-infer --quant none", 1),
+        ("tui-infer --quant none", 2),
+    ]
+    assert {row["peer"] for row in value["skipped"]} == {"llama.cpp", "vLLM"}
+    printed = capsys.readouterr().out
+    assert "left out: vLLM, needs --vllm-python" in printed
+    assert printed.splitlines()[-1].startswith("| tui-infer --quant none |")
 
 
 def test_a_model_that_our_engine_cannot_load_says_why_and_leaves_nothing(tmp_path):
