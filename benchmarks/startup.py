@@ -31,6 +31,7 @@ SIZE = (120, 36)
 TYPED = "zqz"  # stands nowhere else on the screen
 STAGES = ("importing torch", "finding the model", "loading", "warm-up")
 IDLE = "○ idle"
+PROMPT = "Ask something"
 LONGEST_S = 120.0
 ECHO_S = 1.0  # for what was typed to be drawn
 SETTLE_S = 1.0  # between two starts
@@ -127,6 +128,7 @@ def events(frames: Frames, began: float) -> dict[str, float]:
     wanted: dict[str, Callable[[str], bool]] = {
         "first frame": lambda text: bool(text.strip()),
         "loading progress": lambda text: any(stage in text for stage in STAGES),
+        "the app's own frame": lambda text: PROMPT in text,
         "engine ready": lambda text: IDLE in text,
         "prompt takes text": lambda text: TYPED in text,
     }

@@ -10,7 +10,7 @@ from typing import Literal
 
 from engine.config import EngineConfig
 from engine.process import WORKER, EngineProcess
-from engine.records import AnyCommand, AnyEvent, EngineStatus, Failed, Load, Ready, Shutdown
+from engine.records import AnyCommand, AnyEvent, EngineStatus, Failed, Load, Progress, Ready, Shutdown
 from engine.wire import WireError, event_reader, frame
 
 ClientState = Literal["idle", "loading", "ready", "dead", "closed"]
@@ -154,6 +154,17 @@ class EngineClient(Client):
 
     def _greet(self) -> None:
         self.send(Load(config=self.config))
+
+    def poll(self) -> Progress | None:
+        """The last progress of what came so far, while there is no event loop; all of it is kept."""
+        process = self._process
+        if process is None or self._loop is not None:
+            return None
+        with contextlib.suppress(OSError, WireError):  # either comes again, to who can say it
+            if data := process.sock.recv(RECEIVE_BYTES, socket.MSG_PEEK):
+                told = [event for event in event_reader().feed(data) if isinstance(event, Progress)]
+                return told[-1] if told else None
+        return None
 
     async def start(self) -> None:
         self._loop = asyncio.get_running_loop()

@@ -84,6 +84,7 @@ class TuiInferApp(App[int], inherit_bindings=False):
     ) -> None:
         super().__init__()
         self.settings = settings or load_config().settings
+        self.screen_entered = False  # the terminal shows the alternate screen already
         self.client = client
         self.state = AppState(
             client.send,

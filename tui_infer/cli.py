@@ -66,6 +66,7 @@ def run_the_app(
     from engine.client import EngineClient
     from tui_infer.config_sources import load_config
     from tui_infer.logs import log_to, new_log
+    from tui_infer.splash import Splash
     from tui_infer.terminal import end_within, require_terminal, run_app
 
     said = load_config()
@@ -76,22 +77,31 @@ def run_the_app(
     log_path = new_log("app")
     log_to(log_path)
     client.launch()  # before Textual is imported: the engine imports torch meanwhile
+    splash = Splash(wanted.model)
     try:
-        from tui_infer.app import TuiInferApp
-        from tui_infer.locations import data_dir
-        from tui_infer.store.store import open_store
+        with splash:
+            import textual.app  # noqa: F401 - half of what the app imports
 
-        store, notes = open_store(data_dir()) if history and said.settings.history else (None, [])
-        app = TuiInferApp(client, theme=theme, settings=said.settings, record=record, store=store)
-        for title, text in notes:
-            app.state.notice(title, text, "warning")
-        if prepare is not None:
-            if store is not None and store.claimed.chats:
-                app.state.new_session()
-            prepare(app.state)
+            splash.show(client.poll())
+            from tui_infer.app import TuiInferApp
+            from tui_infer.locations import data_dir
+            from tui_infer.store.store import open_store
+
+            splash.show(client.poll())
+            store, notes = open_store(data_dir()) if history and said.settings.history else (None, [])
+            app = TuiInferApp(client, theme=theme, settings=said.settings, record=record, store=store)
+            app.screen_entered = True
+            for title, text in notes:
+                app.state.notice(title, text, "warning")
+            if prepare is not None:
+                if store is not None and store.claimed.chats:
+                    app.state.new_session()
+                prepare(app.state)
         try:
             code = run_app(app, log_path)
         finally:
+            if app.screen_entered:  # it fell before it drew
+                splash.leave()
             broken = " ".join(filter(None, (app.recordings.finish(), app.archive.finish())))
         if broken:
             code = _complain(broken, code or EXIT_CRASH)

@@ -21,6 +21,7 @@ from textual.message import Message
 
 ESC = "\x1b"
 _ALT = re.compile(f"{ESC}[0-9a-z]")  # no longer sequence begins like this
+ENTER_SCREEN = f"{ESC}[?1049h"
 READ_BYTES = 1 << 16
 POLL_S = 0.1
 PARTIAL_S = 1.0  # for the rest of a paste's first sequence on a slow line; a lone Esc does not wait for it
@@ -80,6 +81,13 @@ class TerminalParser(XTermParser):
 
 class TerminalDriver(LinuxDriver):
     """Textual's driver for terminals, reading through ``TerminalParser``."""
+
+    def write(self, data: str) -> None:
+        """Send to the terminal; a screen that was entered before the app is not entered again."""
+        if data == ENTER_SCREEN and getattr(self._app, "screen_entered", False):
+            self._app.screen_entered = False  # type: ignore[attr-defined]
+            return
+        super().write(data)
 
     def _get_terminal_size(self) -> tuple[int, int]:
         """The terminal's own size: an exported COLUMNS or LINES would fix it, whatever is resized."""
