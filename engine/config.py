@@ -12,7 +12,7 @@ DType = Literal["auto", "float32", "bfloat16", "float16"]
 Attention = Literal["auto", "flash", "triton", "varlen", "sdpa"]
 Mode = Literal["auto", "graph", "eager"]
 ModelImpl = Literal["auto", "transformers", "decoder"]
-Quant = Literal["auto", "none"]
+Quant = Literal["auto", "none", "int4", "int8"]
 
 DEFAULT_MODEL = "smollm2"
 MOST_THREADS, THREADS_PER_CORE = 64, 4  # whichever is more
@@ -28,7 +28,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         dtype: ``auto`` takes bfloat16 where the hardware computes in it, else float32.
         quant: ``auto`` keeps the weights of a GGUF file in its own four or eight bits on a CPU that has a
             fast kernel for them, unless ``dtype`` asks for float32 or float16; ``none`` turns all of them
-            into ``dtype``.
+            into ``dtype``; ``int4`` and ``int8`` round those of any model, on a CPU.
         attention: paged attention back end; ``auto`` probes them in order.
         mode: how decode starts: ``graph`` replays CUDA graphs, and is refused where there are none; ``eager``
             does not until it is switched; ``auto`` takes graphs where it can.

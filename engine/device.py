@@ -60,10 +60,12 @@ def find_dtype(wanted: str, device: torch.device) -> torch.dtype:
 def cpu_has_bf16() -> bool:
     """True where the processor has bfloat16 matrix instructions (AVX512-BF16, AMX or Arm BF16)."""
     capabilities = torch.backends.cpu.get_cpu_capability()
-    flags = _cpuinfo("flags", "Features")
-    return capabilities != "DEFAULT" and any(
-        flag in flags.split() for flag in ("avx512_bf16", "amx_bf16", "bf16")
-    )
+    return capabilities != "DEFAULT" and bool(cpu_flags() & {"avx512_bf16", "amx_bf16", "bf16"})
+
+
+def cpu_flags() -> frozenset[str]:
+    """What the processor can do, by the system's names for it; empty where the system does not say."""
+    return frozenset(_cpuinfo("flags", "Features").split())
 
 
 def cpu_name() -> str:

@@ -62,13 +62,14 @@ def build(config: EngineConfig, progress: Callable[[Progress], None]) -> Parts:
     dtype = find_dtype(config.dtype, info.device)
     source = resolve(config.model, config.revision, progress)
     known = _known(config, source, dtype)
+    packing, quant_note = choose_packing(config, source, info.device, dtype, progress)
+    dtype = dtype if packing is None else packing.dtype
     attention = _attention(config, source, info.device, dtype)
     unavailable = graphs_unavailable(
         info.device, attention.backend, graph_sizes(config.graph_sizes, config.max_batch)
     )
     if config.mode == "graph" and unavailable:
         raise ConfigError(f"mode='graph' cannot run: {unavailable}.", "Use --mode auto or eager.")
-    packing, quant_note = choose_packing(config, source, info.device, dtype)
     loaded = load(
         source,
         packing=packing,

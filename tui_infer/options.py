@@ -71,7 +71,7 @@ _ENGINE = (
     click.option("--revision", metavar="REV", help="Branch, tag or commit of a Hugging Face id."),
     click.option("--device", metavar="DEVICE", help="auto, cpu, cuda, cuda:N or mps."),
     click.option("--dtype", type=_choice(DType), help="Number format of weights and KV cache."),
-    click.option("--quant", type=_choice(Quant), help="Weights of a GGUF file in its own bits, or none so."),
+    click.option("--quant", type=_choice(Quant), help="Weights in a GGUF file's own bits, or rounded."),
     click.option("--attention", type=_choice(Attention), help="Paged attention back end; auto tries them."),
     click.option("--mode", type=_choice(Mode), help="Start with CUDA graphs or eager; F2 switches."),
     click.option(

@@ -15,9 +15,11 @@ from engine.attention.base import AttentionBackend, PagedBatch
 from engine.kv_cache import KVCache
 from engine.models.decode_path import MOST_ROWS, DecodePath, unfit_path
 from engine.models.fused_ops import FusedOps, fused_ops
+from engine.models.native_path import NativePath
 from engine.models.packed import PackedWeight, Packing, linear
+from engine.models.tiled import TiledWeight
 
-Matrix = TypeVar("Matrix", bound=Tensor | PackedWeight)
+Matrix = TypeVar("Matrix", bound=Tensor | PackedWeight | TiledWeight)
 
 FAMILIES = (
     "LlamaForCausalLM",
@@ -102,11 +104,14 @@ class FusedDecoder:
         self.embedding: Tensor = model.embed_tokens.weight.data
         self.norm: Tensor = model.norm.weight.data
         self.head: Tensor = head.weight.data
-        self.packed_head = None if packing is None else packing.head(self.head)
+        packed = None if packing is None else packing.head(self.head)
+        self.packed_head = packed if isinstance(packed, PackedWeight) else None
+        self.tiled_head = packed if isinstance(packed, TiledWeight) else None
         self.layers: list[Layer[Any]] = [
             _take(f"model.layers.{index}", layer, config, packing) for index, layer in enumerate(model.layers)
         ]
         self.ops: FusedOps = fused_ops(self.embedding.device)
+        self.native = None if self.tiled_head is None else NativePath(self)
         self.path = None if unfit_path(self) else DecodePath(self)
 
     def forward(
@@ -122,6 +127,8 @@ class FusedDecoder:
         Returns:
             [n, vocab] logits, float32.
         """
+        if self.native is not None:
+            return self.native.forward(input_ids, positions, batch, cache, rows)
         if self.path is not None and batch.decode and rows is None and len(batch.query_lens) <= MOST_ROWS:
             return self.path.forward(input_ids, batch, cache)
         geometry, ops, backend = self.geometry, self.ops, self.backend
@@ -157,10 +164,10 @@ class FusedDecoder:
     @property
     def weight_bytes(self) -> int:
         """Memory of all weights; tied ones count once."""
-        held: list[Any] = [self.embedding, self.norm, self.head, self.packed_head]
+        held: list[Any] = [self.embedding, self.norm, self.head, self.packed_head, self.tiled_head]
         held += [getattr(layer, field.name) for layer in self.layers for field in fields(layer)]
         tensors = {value.data_ptr(): value.nbytes for value in held if isinstance(value, Tensor)}
-        packed = sum(value.nbytes for value in held if isinstance(value, PackedWeight))
+        packed = sum(value.nbytes for value in held if isinstance(value, PackedWeight | TiledWeight))
         return sum(tensors.values()) + packed
 
     def _logits(self, hidden: Tensor) -> Tensor:
@@ -236,12 +243,12 @@ def _take(name: str, layer: Any, config: Any, packing: Packing | None) -> Layer[
 
 def _fuse(
     parent: Any, path: str, names: tuple[str, ...], packing: Packing | None
-) -> tuple[Tensor | PackedWeight, Tensor | None]:
+) -> tuple[Tensor | PackedWeight | TiledWeight, Tensor | None]:
     """Weights of linears under each other, and their biases; the modules lose theirs."""
     linears = [getattr(parent, name) for name in names]
     weights = [linear.weight.data for linear in linears]
     biases = [linear.bias.data for linear in linears if linear.bias is not None]
-    weight: Tensor | PackedWeight
+    weight: Tensor | PackedWeight | TiledWeight
     if packing is not None:
         weight = packing.weight([f"{path}.{name}" for name in names], weights)
     else:

@@ -9,7 +9,6 @@ import struct
 import warnings
 from collections import Counter
 from collections.abc import Sequence
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from engine.models.arena import ALIGNMENT
 from engine.models.gguf_bits import FORMATS, nibbles
 from engine.models.gguf_reader import GGUFFile
-from engine.models.packed import GROUP, PACKED_ROWS, Nibbles, Packed, PackedWeight, Wide
+from engine.models.packed import GROUP, Nibbles, PackedWeight
+from engine.models.packer import Packer
+from engine.models.tiled import LANES, TiledWeight, tile_bytes
 
 # Of the Llama family; all else stays as it was loaded.
 MATRICES = {
@@ -45,38 +47,46 @@ class GGUFWeights:
         heads, kv_heads: of the model; the rows of queries and keys may stand in pairs within each.
         dtype: in which the engine computes.
         room: bytes that copies in ``dtype`` may take, for products of many rows; all have one, or none has.
+        tiled: lay the weights out for the C decoder, which needs no copies.
+        untiled: why that is not done, for the note.
 
     Raises:
         OSError, ValueError, KeyError, IndexError, TypeError: the file cannot be read; all are in ``BROKEN``.
     """
 
-    def __init__(self, path: Path, heads: int, kv_heads: int, dtype: torch.dtype, room: int) -> None:
+    def __init__(
+        self,
+        path: Path,
+        heads: int,
+        kv_heads: int,
+        dtype: torch.dtype,
+        room: int,
+        *,
+        tiled: bool = False,
+        untiled: str = "",
+    ) -> None:
         file = GGUFFile(path, lists=False)
         self.dtype = dtype
         self._heads = {"attn_q": heads, "attn_k": kv_heads}
         self._tensors = {tensor.name.removesuffix(".weight"): tensor for tensor in file.tensors}
         copies = sum(int(tensor.n_elements) for tensor in self._tensors.values() if len(tensor.shape) > 1)
-        self.wide = copies * dtype.itemsize <= room
+        self.packer = Packer(
+            dtype,
+            copies * dtype.itemsize <= room,
+            tiled=tiled,
+            tiled_bytes=self._tiled_bytes() if tiled else 0,
+            untiled=untiled,
+        )
         self._packed: Counter[str] = Counter()
         self._dequantised: Counter[tuple[str, str]] = Counter()
 
-    def weight(self, names: Sequence[str], weights: Sequence[Tensor]) -> PackedWeight | Tensor:
+    def weight(self, names: Sequence[str], weights: Sequence[Tensor]) -> PackedWeight | TiledWeight | Tensor:
         """See ``Packing``."""
-        parts = [self._part(name, weight) for name, weight in zip(names, weights)]
-        packed = _joined(parts)
-        if len(packed) == 1 and isinstance(packed[0], Tensor):
-            return packed[0]
-        wide = Wide(torch.cat([weight.to(self.dtype) for weight in weights])) if self.wide else None
-        bits = max(part.bits for part in packed if isinstance(part, Packed))
-        return PackedWeight(packed, wide, PACKED_ROWS[bits])
+        return self.packer.fuse([self._part(name, weight) for name, weight in zip(names, weights)], weights)
 
-    def head(self, weight: Tensor) -> PackedWeight | None:
+    def head(self, weight: Tensor) -> PackedWeight | TiledWeight | None:
         """See ``Packing``."""
-        part = self._part("lm_head", weight)
-        if not isinstance(part, Nibbles):
-            return None
-        wide = Wide(weight, shared=True) if self.wide else None
-        return PackedWeight((Packed(part),), wide, PACKED_ROWS[part.bits])
+        return self.packer.head(self._part("lm_head", weight), weight)
 
     def num_bytes(self) -> int:
         """About what all weights will take, the copies for many rows included."""
@@ -86,7 +96,17 @@ class GGUFWeights:
             bits = FORMATS[tensor.tensor_type.name][0] if tensor.tensor_type.name in FORMATS else 0
             total += numbers * (bits * (GROUP + 8) // GROUP) // 8
             kept = not bits or not name.startswith("blk.")  # beside the packed form, or in its place
-            total += numbers * self.dtype.itemsize * (kept + (self.wide and bits > 0))
+            total += numbers * self.dtype.itemsize * (kept + (self.packer.wide and bits > 0))
+        return total
+
+    def _tiled_bytes(self) -> int:
+        """Of all matrices once they are tiled, those of many numbers that stay tensors not counted."""
+        total = 0
+        for name, tensor in self._tensors.items():
+            if len(tensor.shape) == 2 and (name.startswith("blk.") or name == self._place("lm_head")):
+                kind = FORMATS.get(tensor.tensor_type.name, (16,))[0]
+                inputs, outputs = int(tensor.shape[0]), int(tensor.shape[1])
+                total += -(-outputs // LANES) * tile_bytes(kind, inputs) + ALIGNMENT
         return total
 
     def note(self) -> str:
@@ -97,9 +117,8 @@ class GGUFWeights:
             f"{name} of {count} layers ({kind})" if count > 1 else f"{name} ({kind})"
             for (name, kind), count in self._dequantised.items()
         )
-        copies = f"; many rows by copies in {number}" if self.wide else ""
         rest = f"; in {number}: {others}" if others else ""
-        return f"Weights: {kinds or 'none packed'}{copies}{rest}."
+        return f"Weights: {kinds or 'none packed'}{rest}{self.packer.note()}."
 
     def _part(self, name: str, weight: Tensor) -> Nibbles | Tensor:
         """A linear's numbers, or the module's own weight where they cannot be packed."""
@@ -135,19 +154,6 @@ class GGUFWeights:
             return [None]
         halves_last = torch.arange(rows).view(heads, -1, 2).transpose(1, 2).reshape(-1)
         return [None, halves_last]
-
-
-def _joined(parts: Sequence[Nibbles | Tensor]) -> tuple[Packed | Tensor, ...]:
-    """Neighbours of the same bits become one matrix."""
-    joined: list[Packed | Tensor] = []
-    for bits, group in groupby(parts, key=lambda part: part.bits if isinstance(part, Nibbles) else 0):
-        members = list(group)
-        if bits:
-            joined.append(Packed(Nibbles.stacked([part for part in members if isinstance(part, Nibbles)])))
-        else:  # a single one may be mapped, and stays so
-            tensors = [part for part in members if isinstance(part, Tensor)]
-            joined.append(tensors[0] if len(tensors) == 1 else torch.cat(tensors))
-    return tuple(joined)
 
 
 def _mapped(data: Any) -> Tensor:

@@ -9,8 +9,9 @@ from torch import nn
 
 from engine.chat import ChatRenderer
 from engine.errors import ModelError, RequestError
-from engine.models.gguf_weights import GGUFWeights, is_matrix
+from engine.models.gguf_weights import is_matrix
 from engine.models.memory import require
+from engine.models.packed import Packing
 from engine.models.plain_tokenizer import facts_of
 from engine.models.quiet import quiet
 from engine.models.random_model import random_config, random_module, random_tokenizer
@@ -60,7 +61,7 @@ def load(
     trust_remote_code: bool = False,
     progress: OnProgress = no_progress,
     attn_implementation: str = "sdpa",
-    packing: GGUFWeights | None = None,
+    packing: Packing | None = None,
     known: Remembered | None = None,
 ) -> Loaded:
     """Read a model's configuration, tokenizer and weights.
@@ -125,7 +126,7 @@ def _recalled(
     dtype: torch.dtype,
     device: torch.device,
     progress: OnProgress,
-    packing: GGUFWeights | None,
+    packing: Packing | None,
     as_stored: Callable[[str], bool],
 ) -> Loaded:
     """The same of what is known already, and the weights."""

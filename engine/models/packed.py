@@ -10,7 +10,7 @@ twice, the high ones with a scale of ``16 * d``.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -177,8 +177,8 @@ class PackedWeight:
 class Packing(Protocol):
     """Where the packed form of a module's linears comes from."""
 
-    def weight(self, names: Sequence[str], weights: Sequence[Tensor]) -> PackedWeight | Tensor:
-        """Matrices under each other, in packed form; a tensor where not one of them can be packed.
+    def weight(self, names: Sequence[str], weights: Sequence[Tensor]) -> Any:
+        """Matrices under each other: a ``PackedWeight`` or ``TiledWeight``, or a tensor that stays so.
 
         Args:
             names: of the linears in the transformers module, such as ``model.layers.0.mlp.up_proj``.
@@ -186,11 +186,19 @@ class Packing(Protocol):
         """
         ...
 
-    def head(self, weight: Tensor) -> PackedWeight | None:
-        """The output projection, which stays a tensor as well: embeddings and near ties read its rows.
+    def head(self, weight: Tensor) -> Any:
+        """The same of the output projection, which stays a tensor as well: embeddings read its rows.
 
         None where it cannot be packed.
         """
+        ...
+
+    def num_bytes(self) -> int:
+        """About what all weights will take."""
+        ...
+
+    def note(self) -> str:
+        """What became of the weights so far, in words."""
         ...
 
 
