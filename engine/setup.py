@@ -61,9 +61,9 @@ def build(config: EngineConfig, progress: Callable[[Progress], None]) -> Parts:
         keep_temporaries()
     dtype = find_dtype(config.dtype, info.device)
     source = resolve(config.model, config.revision, progress)
-    known = _known(config, source, dtype)
     packing, quant_note = choose_packing(config, source, info.device, dtype, progress)
     dtype = dtype if packing is None else packing.dtype
+    known = _known(config, source, dtype)
     attention = _attention(config, source, info.device, dtype)
     unavailable = graphs_unavailable(
         info.device, attention.backend, graph_sizes(config.graph_sizes, config.max_batch)
@@ -156,7 +156,10 @@ def _known(config: EngineConfig, source: ModelSource, dtype: torch.dtype) -> Rem
     if config.trust_remote_code or config.model_impl == "transformers":
         return None
     known = recall(source)
-    return known if known is not None and known.facts.dtype == str(dtype) else None
+    if known is None or known.facts.dtype != str(dtype):
+        return None
+    known.begin()
+    return known
 
 
 def _attention_name(known: Remembered | None) -> str:

@@ -10,9 +10,11 @@ import contextlib
 import hashlib
 import os
 import shutil
-from functools import lru_cache
+from concurrent.futures import Future
+from functools import cache, lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import msgspec
@@ -54,6 +56,14 @@ class Remembered:
     def __init__(self, folder: Path, facts: Facts) -> None:
         self._folder = folder
         self.facts = facts
+        self._reading: Future[Tokenizer] | None = None
+
+    def begin(self) -> None:
+        """Read the tokenizer's file on a thread: a tenth of a second in which weights can be read."""
+        if self._reading is None:
+            reading: Future[Tokenizer] = Future()
+            self._reading = reading
+            Thread(target=self._read_tokenizer, args=(reading,), name="tokenizer", daemon=True).start()
 
     def config(self) -> PlainConfig:
         """The model's configuration."""
@@ -71,11 +81,20 @@ class Remembered:
 
             return read_tokenizer(source, False)
 
+        self.begin()
+        assert self._reading is not None
+        reading, self._reading = self._reading, None  # every caller has a tokenizer of its own
         try:
-            backend = Tokenizer.from_file(str(self._folder / TOKENIZER))
+            backend = reading.result()
         except Exception:  # the library has no class of its own; another process may just replace the folder
             backend = whole().backend_tokenizer
         return PlainTokenizer(backend, self.facts.tokenizer, whole)
+
+    def _read_tokenizer(self, reading: "Future[Tokenizer]") -> None:
+        try:
+            reading.set_result(Tokenizer.from_file(str(self._folder / TOKENIZER)))
+        except BaseException as error:
+            reading.set_exception(error)
 
 
 def recall(source: ModelSource) -> Remembered | None:
@@ -129,11 +148,20 @@ def _place(model: Path) -> Path | None:
                 for entry in entries
                 if entry.is_file()
             )
-        versions = [version(package) for package in PACKAGES]
-    except (OSError, PackageNotFoundError):
+    except OSError:
         return None
+    versions = [_version(package) for package in PACKAGES]
     text = repr((FORMAT, __version__, versions, str(model.resolve()), files))
     return cache_dir() / FOLDER / hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
+
+
+@cache
+def _version(package: str) -> str:
+    """Of an installed package, read from its metadata once: that takes milliseconds."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
 
 
 def _forget_oldest(root: Path) -> None:

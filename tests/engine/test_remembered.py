@@ -131,11 +131,14 @@ def test_a_file_that_changed_or_came_is_another_model(folder, name):
 def test_another_version_of_whatever_took_part_is_asked_again(folder, monkeypatch):
     engine_of(folder).close()
     source = resolve(str(folder))
+    installed = remembered._version
     for package in remembered.PACKAGES:
+
+        def other(name: str, changed: str = package) -> str:
+            return "0" if name == changed else installed(name)
+
         with monkeypatch.context() as patch:
-            patch.setattr(
-                remembered, "version", lambda name, package=package: "0" if name == package else "1"
-            )
+            patch.setattr(remembered, "_version", other)
             assert remembered.recall(source) is None
     assert remembered.recall(source) is not None
 
