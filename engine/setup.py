@@ -21,6 +21,7 @@ from engine.layout import Layout
 from engine.malloc import keep_temporaries
 from engine.models.choice import choose_model
 from engine.models.decoder import FusedDecoder
+from engine.models.kept_tiles import KeptTiles, kept
 from engine.models.loader import facts_to_keep, load, read_config, resolve
 from engine.models.quant import choose_packing
 from engine.models.remembered import Remembered, recall, remember
@@ -61,9 +62,11 @@ def build(config: EngineConfig, progress: Callable[[Progress], None]) -> Parts:
         keep_temporaries()
     dtype = find_dtype(config.dtype, info.device)
     source = resolve(config.model, config.revision, progress)
-    packing, quant_note = choose_packing(config, source, info.device, dtype, progress)
+    known = _known(config, source)
+    chosen, quant_note = choose_packing(config, source, info.device, dtype, progress)
+    packing = None if chosen is None else kept(chosen, source, config.quant)
     dtype = dtype if packing is None else packing.dtype
-    known = _known(config, source, dtype)
+    known = known if known is not None and known.facts.dtype == str(dtype) else None
     attention = _attention(config, source, info.device, dtype)
     unavailable = graphs_unavailable(
         info.device, attention.backend, graph_sizes(config.graph_sizes, config.max_batch)
@@ -84,6 +87,8 @@ def build(config: EngineConfig, progress: Callable[[Progress], None]) -> Parts:
     model = choose_model(config.model_impl, loaded, attention.backend, dtype, packing)
     if facts is not None and isinstance(model, FusedDecoder):
         remember(source, *facts)
+    if isinstance(packing, KeptTiles) and isinstance(model, FusedDecoder):
+        packing.keep()
     if packing is not None:  # which left the weights as they were stored
         fused = model if isinstance(model, FusedDecoder) else None
         quant_note = packing.note() if fused else ""
@@ -151,14 +156,13 @@ def build(config: EngineConfig, progress: Callable[[Progress], None]) -> Parts:
     return Parts(loaded.tokenizer, loaded.eos_token_ids, loaded.stop, pool, scheduler, runner, graphs, status)
 
 
-def _known(config: EngineConfig, source: ModelSource, dtype: torch.dtype) -> Remembered | None:
-    """What an earlier start kept, where it is all that this one needs."""
+def _known(config: EngineConfig, source: ModelSource) -> Remembered | None:
+    """What an earlier start kept, for whatever dtype; its tokenizer is being read from here on."""
     if config.trust_remote_code or config.model_impl == "transformers":
         return None
     known = recall(source)
-    if known is None or known.facts.dtype != str(dtype):
-        return None
-    known.begin()
+    if known is not None:
+        known.begin()
     return known
 
 
