@@ -111,7 +111,7 @@ class FusedDecoder:
             _take(f"model.layers.{index}", layer, config, packing) for index, layer in enumerate(model.layers)
         ]
         self.ops: FusedOps = fused_ops(self.embedding.device)
-        self.native = None if self.tiled_head is None else NativePath(self)
+        self.native = None if self.tiled_head is None else NativePath(self, config)
         self.path = None if unfit_path(self) else DecodePath(self)
 
     def forward(

@@ -85,9 +85,13 @@ class NativePath:
 
     Raises:
         NativeError: the C code does not run here.
+        ValueError: see ``native_unfit``.
     """
 
-    def __init__(self, decoder: "FusedDecoder") -> None:
+    def __init__(self, decoder: "FusedDecoder", config: Any) -> None:
+        reason = native_unfit(config)
+        if reason:
+            raise ValueError(reason)
         self._library = native()
         self._decoder = decoder
         self._kept: list[Tensor] = []  # what the structures point to

@@ -14,7 +14,7 @@ from engine.models.memory import host_available_bytes
 from engine.models.native_path import native_unfit
 from engine.models.packed import kernel_missing
 from engine.models.quantised import Bits, QuantisedWeights
-from engine.models.source import ModelSource
+from engine.models.source import ModelSource, no_progress
 from engine.models.weights import Shards
 from engine.native.library import compiles_first, native_missing
 from engine.records import Progress
@@ -30,7 +30,7 @@ def choose_packing(
     source: ModelSource,
     device: torch.device,
     dtype: torch.dtype,
-    progress: Callable[[Progress], None],
+    progress: Callable[[Progress], None] = no_progress,
 ) -> tuple[Weights | None, str]:
     """Where quantised weights come from; None with the reason, which is empty where nobody expects them.
 

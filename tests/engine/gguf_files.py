@@ -13,7 +13,7 @@ TEMPLATE = (
     "{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-HIDDEN, INNER, LAYERS, HEADS, KV_HEADS = 64, 128, 2, 4, 2
+HIDDEN, INNER, LAYERS, HEADS, KV_HEADS = 128, 128, 2, 4, 2
 
 
 def write_gguf(

@@ -7,6 +7,7 @@ import torch
 
 from engine import Engine, EngineConfig, SamplingParams
 from engine.attention.sdpa import SdpaAttention
+from engine.errors import ConfigError
 from engine.models import quant
 from engine.models.decoder import FusedDecoder
 from engine.models.gguf_reader import GGUFFile
@@ -15,11 +16,14 @@ from engine.models.loader import load
 from engine.models.packed import PackedWeight, kernel_missing
 from engine.models.source import resolve
 from engine.models.transformers import ATTENTION_NAME
+from engine.native.library import native_missing, native_products
 from tests.engine.gguf_files import HEADS, HIDDEN, KV_HEADS, VOCABULARY, write_gguf
 from tests.engine.test_decoder import logits_of
 
 ROOM = 2**30
+GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
 
+needs_native = pytest.mark.skipif(bool(native_missing()), reason=native_missing() or "it is there")
 needs_kernel = pytest.mark.skipif(bool(kernel_missing()), reason=kernel_missing() or "it is there")
 
 
@@ -86,6 +90,22 @@ def test_packed_logits_are_as_near_to_float32_as_those_in_bfloat16(write, archit
     assert relative(logits_of(decoder, config, torch.bfloat16, tokens), exact) < 1.5 * relative(plain, exact)
 
 
+@needs_native
+@pytest.mark.parametrize("architecture", ["llama", "qwen2"])
+def test_in_c_logits_are_near_to_float32_whatever_the_formats_and_the_order_of_rows(write, architecture):
+    source = write(architecture=architecture, kinds=MIXED, tied=True)
+    tokens = torch.randint(0, len(VOCABULARY), (40,), generator=torch.Generator().manual_seed(1))
+    exact_decoder, config = decoder_of(source, torch.float32)
+    exact = logits_of(exact_decoder, config, torch.float32, tokens)
+    plain = logits_of(decoder_of(source, torch.bfloat16)[0], config, torch.bfloat16, tokens)
+    packing = GGUFWeights(source.gguf, HEADS, KV_HEADS, torch.bfloat16, 0, tiled=True)
+    decoder, _ = decoder_of(source, torch.bfloat16, packing)
+    assert decoder.native is not None
+    assert relative(logits_of(decoder, config, torch.bfloat16, tokens), exact) < 3 * relative(plain, exact)
+    assert packing.note().endswith(f"; computed in C with {native_products()}.")
+    assert decoder.weight_bytes == pytest.approx(packing.num_bytes(), rel=0.1)
+
+
 @needs_kernel
 def test_rows_of_queries_and_keys_stand_as_the_modules_have_them(write):
     source = write(architecture="llama")
@@ -105,7 +125,7 @@ def test_a_matrix_in_another_order_than_the_modules_is_not_packed(write):
     other = packing_of(source)
     found = other.weight([name], [weight.flip(0)])
     assert torch.equal(found, weight.flip(0).bfloat16())
-    assert other.note().endswith("in bfloat16: ffn_down (Q4_1 in an order of its own).")
+    assert "in bfloat16: ffn_down (Q4_1 in an order of its own);" in other.note()
 
 
 @needs_kernel
@@ -115,7 +135,7 @@ def test_the_note_says_what_became_of_each_format(write):
     decoder_of(source, torch.bfloat16, packing)
     assert packing.note() == (
         "Weights: 8 bits from Q8_0, 4 bits from Q4_1; "
-        "in bfloat16: ffn_down of 2 layers (Q5_0), attn_output (F16)."
+        "in bfloat16: ffn_down of 2 layers (Q5_0), attn_output (F16); computed by torch."
     )
 
 
@@ -123,7 +143,7 @@ def test_the_note_says_what_became_of_each_format(write):
 def test_layers_are_left_mapped_and_without_room_there_are_no_copies(write):
     source = write()
     small, large = packing_of(source, room=0), packing_of(source, room=ROOM)
-    assert (small.wide, large.wide) == (False, True)
+    assert (small.packer.wide, large.packer.wide) == (False, True)
     few, many = (decoder_of(source, torch.bfloat16, packing)[0] for packing in (small, large))
     numbers = sum(layer.qkv.shape[0] * HIDDEN + layer.out.shape[0] * HIDDEN for layer in few.layers)
     numbers += sum(2 * layer.gate_up.shape[0] * HIDDEN * 3 // 4 for layer in few.layers)
@@ -140,7 +160,7 @@ def test_the_engine_packs_a_gguf_file_and_says_so(write):
         status = engine.status()
         done = next(iter(engine.generate([[5, 6, 7]], SamplingParams(temperature=0, max_tokens=8))))
     assert len(done.token_ids) == 8
-    if kernel_missing():
+    if kernel_missing() and native_missing():
         assert status.notes[0].startswith("Weights in bfloat16, not in the file's own bits: ")
         return
     assert status.notes[0].startswith("Weights: 8 bits from Q8_0, 4 bits from Q4_1")
@@ -210,3 +230,39 @@ def test_architectures_outside_the_family_are_left_alone(write, monkeypatch):
     packing, note = quant.choose_packing(config, source, torch.device("cpu"), torch.bfloat16)
     assert packing is None
     assert "LlamaForCausalLM does not run in the fused decoder" in note
+
+
+# --- bits that are asked for -----------------------------------------------------------------------
+
+
+@needs_kernel
+@pytest.mark.parametrize("native", ["on", "off"])
+@pytest.mark.parametrize(("wanted", "bits"), [("int4", 4), ("int8", 8)])
+def test_any_model_is_rounded_when_bits_are_asked_for(write, wanted, bits, native, monkeypatch):
+    monkeypatch.setattr(
+        quant, "native_missing", native_missing if native == "on" else lambda: "for this test"
+    )
+    config = EngineConfig(model=str(write().gguf), device="cpu", quant=wanted, kv_memory=2**24)
+    with Engine(config) as engine:
+        status = engine.status()
+        done = next(iter(engine.generate([[5, 6, 7]], GREEDY)))
+    assert len(done.token_ids) == 8
+    assert status.notes[0].startswith(
+        f"Weights: rounded to {bits} bits, the output projection to 8; computed "
+    )
+    if native == "off":
+        assert status.notes[0].endswith("computed by torch, since for this test.")
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"dtype": "float32"}, "dtype is float32"),
+        ({"model_impl": "transformers"}, "transformers' modules run"),
+    ],
+)
+def test_bits_that_cannot_be_had_are_refused_with_reason_and_way_out(tiny_model_dir, settings, reason):
+    config = EngineConfig(model=str(tiny_model_dir), device="cpu", quant="int4", **settings)
+    with pytest.raises(ConfigError, match=f"quant='int4' cannot be had: {reason}") as caught:
+        Engine(config)
+    assert "--quant none" in str(caught.value)
