@@ -132,14 +132,23 @@ class EngineClient(Client):
         self._writing = False
         self._ending: asyncio.Task[None] | None = None
 
+    def prepare(self) -> None:
+        """Start the process while it is not known yet what it will load: it imports torch meanwhile.
+
+        ``config`` may be changed until ``launch``, which also reports what fails here.
+        """
+        if self._process is None and self.state == "idle":
+            with contextlib.suppress(OSError):
+                self._process = self._open()
+
     def launch(self) -> None:
-        if self._process is not None or self.state == "closed":
+        if self.state == "closed" or (self._process is not None and self.state != "idle"):
             return
         self.state, self.status = "loading", None
         self._reader = event_reader()
         self._unsent = bytearray()
         try:
-            self._process = self._open()
+            self._process = self._process or self._open()
         except OSError as error:
             hint = "Check the Python installation and the log folder, then restart the engine."
             self._deliver(

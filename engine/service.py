@@ -43,9 +43,18 @@ PROGRESS_INTERVAL_S = 0.05
 STALL_S = 0.005  # pause when the engine has work and yet nothing it can do
 
 
+IMPORTING = Progress(stage="starting", detail="importing torch")
+
+
+def import_engine() -> None:
+    """Import what every model is loaded with, before it is known which one it will be: it takes a second."""
+    with _no_collections():
+        import engine.core  # noqa: F401
+
+
 def load_engine(config: EngineConfig, progress: Callable[[Progress], None]) -> Steppable:
     """The real engine; torch is imported here, so that progress shows before it."""
-    progress(Progress(stage="starting", detail="importing torch"))
+    progress(IMPORTING)
     with _no_collections():
         from engine.core import Engine
 

@@ -13,11 +13,11 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from engine.records import AnyEvent, Shutdown
-from engine.service import EngineService, load_engine
+from engine.service import IMPORTING, EngineService, import_engine, load_engine
 from engine.steppable import EngineFactory
 from engine.wire import WireError, command_reader, frame
 
@@ -77,8 +77,11 @@ class SocketOutlet:
 class Worker:
     """One connection: reads commands on a thread, serves them on the main thread."""
 
-    def __init__(self, sock: socket.socket, make_engine: EngineFactory) -> None:
+    def __init__(
+        self, sock: socket.socket, make_engine: EngineFactory, prepare: Callable[[], None] | None
+    ) -> None:
         self._sock = sock
+        self._prepare = prepare
         self._outlet = SocketOutlet(sock)
         self._service = EngineService(self._outlet, make_engine)
 
@@ -89,6 +92,10 @@ class Worker:
         memory, device included, goes back to the system either way.
         """
         threading.Thread(target=self._read, name="engine-inbox", daemon=True).start()
+        if self._prepare is not None:
+            self._outlet.send(IMPORTING)
+            with contextlib.suppress(Exception):  # it comes again where it is reported
+                self._prepare()
         healthy = self._service.run()
         self._outlet.drain(LEAVE_S)
         _exit(0 if healthy else 1)
@@ -136,8 +143,12 @@ def _die_with_parent() -> None:
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
-def main(arguments: Sequence[str] | None = None, make_engine: EngineFactory = load_engine) -> NoReturn:
-    """Entry point of the process."""
+def main(
+    arguments: Sequence[str] | None = None,
+    make_engine: EngineFactory = load_engine,
+    prepare: Callable[[], None] | None = None,
+) -> NoReturn:
+    """Entry point of the process. ``prepare`` is called before anything is said of what to load."""
     parser = argparse.ArgumentParser(prog="engine.worker", description="Serve one app over a socket.")
     parser.add_argument("--fd", type=int, required=True, help="inherited socket")
     parser.add_argument(
@@ -149,8 +160,8 @@ def main(arguments: Sequence[str] | None = None, make_engine: EngineFactory = lo
     if options.die_with_parent:
         _die_with_parent()
     os.set_inheritable(options.fd, False)  # a grandchild that holds the socket would hide our death
-    Worker(socket.socket(fileno=options.fd), make_engine).serve()
+    Worker(socket.socket(fileno=options.fd), make_engine, prepare).serve()
 
 
 if __name__ == "__main__":
-    main()
+    main(prepare=import_engine)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from engine.config import EngineConfig
 from engine.errors import ConfigError, DeviceError, EngineError
 from engine.threads import limit_spinning
 from engine.version import __version__
@@ -64,21 +65,24 @@ def run_the_app(
         RecordingError: the file to record to cannot be made.
     """
     from engine.client import EngineClient
-    from tui_infer.config_sources import load_config
     from tui_infer.logs import log_to, new_log
     from tui_infer.splash import Splash
-    from tui_infer.terminal import end_within, require_terminal, run_app
+    from tui_infer.terminal import end_within, has_terminal, require_terminal, run_app
 
-    said = load_config()
-    wanted = engine_config(said.engine, engine)
-    require_terminal()
-    record = recording_writer(engine) or recording_writer(said.recording)
-    client = EngineClient(wanted, log_path=new_log("engine"))
-    log_path = new_log("app")
-    log_to(log_path)
-    client.launch()  # before Textual is imported: the engine imports torch meanwhile
-    splash = Splash(wanted.model)
+    client = EngineClient(EngineConfig(), log_path=new_log("engine"))
     try:
+        if has_terminal():
+            client.prepare()  # before pydantic and Textual are imported: the engine imports torch meanwhile
+        from tui_infer.config_sources import load_config
+
+        said = load_config()
+        client.config = wanted = engine_config(said.engine, engine)
+        require_terminal()
+        record = recording_writer(engine) or recording_writer(said.recording)
+        log_path = new_log("app")
+        log_to(log_path)
+        client.launch()
+        splash = Splash(wanted.model)
         with splash:
             import textual.app  # noqa: F401 - half of what the app imports
 

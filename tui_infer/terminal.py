@@ -49,6 +49,15 @@ def require_terminal(hint: str = "Use 'tui-infer run' for pipes and scripts.") -
         raise NoTerminal(f"The app cannot draw on a terminal with TERM={os.environ.get('TERM', '')!r}.", hint)
 
 
+def has_terminal() -> bool:
+    """Whether ``require_terminal`` would find nothing wrong."""
+    try:
+        require_terminal()
+    except NoTerminal:
+        return False
+    return True
+
+
 def run_app(app: "App[Any]", log_path: Path) -> int:
     """Run a Textual app and return the process's exit code.
 

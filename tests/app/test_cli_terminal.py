@@ -222,7 +222,7 @@ def test_the_real_app_takes_its_engine_with_it(number, tiny_model_dir, own_folde
         [sys.executable, "-m", "tui_infer", "--model", str(tiny_model_dir), "--kv-memory", "8MiB"]
     )
     try:
-        screen.wait_for(b"\x1b[?1049h")
+        screen.wait_for(b"\x1b[?1004h")  # which only the app switches on, unlike its screen
         (engine,) = psutil.Process(screen.process.pid).children()
         assert "engine.worker" in engine.cmdline()
         screen.read(0.5)  # loading

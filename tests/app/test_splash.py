@@ -24,14 +24,21 @@ from tui_infer import cli
 from tui_infer.splash import Splash
 
 def drawn(self):
-    print(json.dumps([launched, [name for name in json.loads(sys.argv[1]) if name in sys.modules]]))
+    print(json.dumps([done, [name for name in json.loads(sys.argv[1]) if name in sys.modules]]))
     raise SystemExit(0)
 
-launched = []
-EngineClient.launch = lambda self: launched.append(True)
+def prepared(self):
+    done.append("pydantic" in sys.modules)
+
+def launched(self):
+    done.append(self.config.model)
+
+done = []
+EngineClient.prepare = prepared
+EngineClient.launch = launched
 tui_infer.terminal.require_terminal = lambda: None
 Splash.__enter__ = drawn
-cli.main([])
+cli.main(["--model", "some-model"])
 """
 
 WAITING = """
@@ -61,7 +68,9 @@ def test_the_engine_starts_and_the_window_is_drawn_before_anything_heavy_is_impo
         timeout=60,
     )
     assert run.returncode == 0, run.stderr
-    assert json.loads(run.stdout) == [[True], []]
+    done, imported = json.loads(run.stdout)
+    assert done == [False, "some-model"], "the process starts first of all, and is then told what to load"
+    assert imported == []
 
 
 def test_it_says_what_loads_and_then_what_the_engine_says():

@@ -522,3 +522,55 @@ async def test_a_cancel_stops_the_stream_and_the_next_epoch_runs(process):
     chat.submit(epoch=2, max_tokens=5)
     await chat.wait_for(Finished, 2)
     assert [(f.epoch, f.reason) for f in chat.of(Finished)] == [(1, "cancelled"), (2, "length")]
+
+
+async def test_a_process_that_was_prepared_loads_what_is_known_when_it_is_launched():
+    client = EngineClient(EngineConfig(model="unknown yet"), command=FAKE_WORKER)
+    chat = Chat(client)
+    client.prepare()
+    assert (client.state, client.pid) == ("idle", None)
+    client.config = EngineConfig(model="fake")
+    client.launch()
+    process = client.pid
+    client.launch()
+    await client.start()
+    try:
+        ready = await chat.wait_for(Ready)
+        assert ready.status.model == "fake"
+        assert (client.state, client.pid) == ("ready", process)
+    finally:
+        await client.close()
+
+
+def test_a_process_that_was_prepared_and_is_not_needed_ends_at_once():
+    client = EngineClient(EngineConfig(), command=FAKE_WORKER)
+    client.prepare()
+    (process,) = psutil.Process().children()
+    client.kill()
+    assert not process.is_running()
+    assert client.state == "closed"
+
+
+def test_a_prepared_process_imports_torch_before_it_is_told_what_to_load():
+    client = EngineClient(EngineConfig())
+    client.prepare()
+    try:
+        wait_until_sync(lambda: client.poll() is not None, 30, "its first words")
+        assert client.poll() == Progress("starting", "importing torch")
+        (process,) = psutil.Process().children()
+        wait_until_sync(
+            lambda: any("libtorch_cpu" in file.path for file in process.memory_maps()), 60, "torch in memory"
+        )
+    finally:
+        client.kill()
+
+
+def test_what_cannot_be_prepared_is_reported_when_it_is_launched():
+    client = EngineClient(EngineConfig(), command=("/no/such/program",))
+    chat = Chat(client)
+    client.prepare()
+    client.launch()
+    client._loop = asyncio.new_event_loop()
+    client._hand_over()
+    client._loop.close()
+    assert chat.of(Failed)[0].title == "engine not started"
