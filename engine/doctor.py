@@ -11,6 +11,7 @@ from engine.attention.probe import probe
 from engine.device import available_memory, cpu_has_bf16, cpu_name, find_device, find_dtype
 from engine.errors import EngineError
 from engine.models.packed import kernel_missing
+from engine.native.library import native_missing, native_products
 
 HEADS = (9, 3, 64)  # query heads, kv heads and head dimension of the default model
 
@@ -32,12 +33,22 @@ def examine() -> dict[str, Any]:
             "uuid": info.uuid,
             "cpu": cpu_name(),
             "cpu_bfloat16": "in hardware" if cpu_has_bf16() else "not in hardware",
-            "cpu_weights": kernel_missing() or "GGUF files of 4 and 8 bits are computed as they are",
+            "cpu_weights": _weights(),
             "memory_available": available_memory(),
             "gpus": _gpus(),
         },
         "attention": _attention(info.device, dtype),
     }
+
+
+def _weights() -> str:
+    """What computes with weights of 4 and 8 bits on the CPU, and why not the faster one."""
+    missing = native_missing()
+    if not missing:
+        return f"4 and 8 bits as they are, in C with {native_products()}"
+    if kernel_missing():
+        return f"in 16 or 32 bits: {missing}; {kernel_missing()}"
+    return f"4 and 8 bits as they are, by torch: {missing}"
 
 
 def _gpus() -> list[dict[str, Any]]:

@@ -116,6 +116,7 @@ def build(config: EngineConfig, progress: Callable[[Progress], None]) -> Parts:
     graphs = runner.graphs
     if config.mode == "graph" and graphs.unavailable:
         raise ConfigError(f"mode='graph' cannot run: {graphs.unavailable}.", "Use --mode auto or eager.")
+    in_c = isinstance(model, FusedDecoder) and model.native is not None
     status = EngineStatus(
         model=config.model,
         model_name=source.name,
@@ -126,8 +127,8 @@ def build(config: EngineConfig, progress: Callable[[Progress], None]) -> Parts:
         device_name=info.name,
         device_uuid=info.uuid,
         dtype=str(dtype).removeprefix("torch."),
-        attention=attention.backend.name,
-        attention_reason=attention.reason,
+        attention="native" if in_c else attention.backend.name,
+        attention_reason="the C decoder has its own" if in_c else attention.reason,
         attention_passed_over=attention.passed_over,
         mode=graphs.effective_mode,
         mode_reason=graphs.unavailable,

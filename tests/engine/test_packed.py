@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from engine.doctor import examine
+from engine import doctor
 from engine.models.gguf_bits import FORMATS, nibbles
 from engine.models.packed import Nibbles, Packed, PackedWeight, Wide, kernel_missing, linear
 
@@ -129,4 +129,18 @@ def test_a_tensor_is_multiplied_as_ever():
 def test_a_processor_without_the_kernels_instructions_is_named(monkeypatch):
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "DEFAULT")
     assert kernel_missing().endswith("needs AVX2 or AVX-512, and this processor has DEFAULT")
-    assert examine()["device"]["cpu_weights"] == kernel_missing(), "doctor says so too"
+
+
+@pytest.mark.parametrize(
+    ("native", "kernel", "said"),
+    [
+        ("", "", "4 and 8 bits as they are, in C with AVX2"),
+        ("no compiler", "", "4 and 8 bits as they are, by torch: no compiler"),
+        ("no compiler", "no kernel", "in 16 or 32 bits: no compiler; no kernel"),
+    ],
+)
+def test_doctor_says_what_computes_with_weights_of_few_bits_and_why(native, kernel, said, monkeypatch):
+    monkeypatch.setattr(doctor, "native_missing", lambda: native)
+    monkeypatch.setattr(doctor, "native_products", lambda: "AVX2")
+    monkeypatch.setattr(doctor, "kernel_missing", lambda: kernel)
+    assert doctor.examine()["device"]["cpu_weights"] == said
