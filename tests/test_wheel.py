@@ -108,8 +108,10 @@ def test_the_wheel_holds_themes_styles_types_and_licence(wheel: Path) -> None:
     modules = {
         str(path.relative_to(ROOT))
         for part in ("engine", "tui_infer")
-        for path in (ROOT / part).rglob("*.py")
+        for pattern in ("*.py", "*.c", "*.h")
+        for path in (ROOT / part).rglob(pattern)
     }
+    assert "engine/native/step.c" in modules
     assert len(themes) >= 2
     assert styles
     expected = themes | styles | modules | {"engine/py.typed", "tui_infer/py.typed"}
