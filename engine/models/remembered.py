@@ -112,14 +112,15 @@ def remember(source: ModelSource, facts: Facts, tokenizer: str) -> None:
         tokenizer: text of the Rust half's file.
     """
     folder = _place(source.path)
-    if folder is None or source.shape is not None:
-        return
+    data = msgspec.json.encode(facts)
+    if folder is None or source.shape is not None or msgspec.json.decode(data, type=Facts) != facts:
+        return  # the last of numbers that JSON has no word for
     work = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
     with contextlib.suppress(OSError):
         try:
             work.mkdir(parents=True)
             (work / TOKENIZER).write_text(tokenizer, "utf-8")
-            (work / FACTS).write_bytes(msgspec.json.encode(facts))
+            (work / FACTS).write_bytes(data)
             if folder.exists():  # of another dtype, or broken
                 shutil.rmtree(folder)
             work.rename(folder)

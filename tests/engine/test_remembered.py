@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from msgspec.structs import replace
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import engine.models.remembered as remembered
@@ -165,6 +166,18 @@ def test_broken_answers_are_none_and_a_missing_tokenizer_file_is_read_from_the_m
     assert remembered.recall(resolve(str(folder))) is None
     assert answer_of(folder) == first
     assert remembered.recall(resolve(str(folder))) is not None, "they are written anew"
+
+
+def test_what_a_file_would_not_give_back_is_not_kept(folder):
+    engine_of(folder).close()
+    source = resolve(str(folder))
+    facts = remembered.recall(source).facts
+    os.utime(folder / "config.json", ns=(1, 1))
+    endless = replace(facts.bones, parts={**facts.bones.parts, "model.norm": {"eps": float("inf")}})
+    remembered.remember(source, replace(facts, bones=endless), "{}")
+    assert remembered.recall(source) is None
+    remembered.remember(source, facts, "{}")
+    assert remembered.recall(source).facts == facts
 
 
 def test_a_cache_that_cannot_be_written_keeps_nothing_and_stops_nobody(folder, own_cache):
