@@ -16,8 +16,8 @@ from engine.paths import cache_dir
 
 SOURCES = Path(__file__).parent
 MAIN = "step.c"
-COMPILERS = ("cc", "gcc", "clang")
-FLAGS = ("-O3", "-march=native", "-std=gnu11", "-fopenmp", "-fPIC", "-shared")
+COMPILERS = ("gcc", "cc", "clang")  # torch brings the OpenMP runtime of the first
+FLAGS = ("-O3", "-march=native", "-std=gnu11", "-fopenmp", "-fPIC")
 TIMEOUT_S = 120
 NEEDED = ("avx2", "fma", "f16c")  # as /proc/cpuinfo has them
 
@@ -105,17 +105,22 @@ def _built(compiler: str) -> Path:
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-        made = Path(folder) / target.name
-        command = [compiler, *FLAGS, str(SOURCES / MAIN), "-o", str(made), "-lm"]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
-        except (OSError, subprocess.SubprocessError) as error:
-            raise NativeError(f"{compiler} did not run: {error}") from error
-        if done.returncode or not made.exists():
-            said = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr[-200:])
-            raise NativeError(f"{compiler} failed: {said.strip()}")
+        compiled, made = Path(folder) / "step.o", Path(folder) / target.name
+        _run([compiler, *FLAGS, "-c", str(SOURCES / MAIN), "-o", str(compiled)], compiled)
+        # Without OpenMP's own library: its functions are those that torch has loaded.
+        _run([compiler, "-shared", str(compiled), "-o", str(made), "-lm"], made)
         os.replace(made, target)  # whole at once: another process may be looking
     return target
+
+
+def _run(command: list[str], made: Path) -> None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise NativeError(f"{command[0]} did not run: {error}") from error
+    if done.returncode or not made.exists():
+        said = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr[-200:])
+        raise NativeError(f"{command[0]} failed: {said.strip()}")
 
 
 def _target(compiler: str) -> Path:

@@ -293,7 +293,7 @@ def fresh(monkeypatch, tmp_path):
 
 def test_without_a_compiler_the_reason_names_those_that_were_looked_for(fresh, tmp_path):
     fresh.setenv("PATH", str(tmp_path))
-    assert library.native_missing() == "no C compiler (cc, gcc, clang) is on the path" or library._against()
+    assert library.native_missing() == "no C compiler (gcc, cc, clang) is on the path" or library._against()
     with pytest.raises(library.NativeError):
         library.native()
 
