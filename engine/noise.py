@@ -59,8 +59,14 @@ def log_exponential(keys: Tensor, ids: Tensor) -> Tensor:
         ids: int32, [V] for all rows or [n, V].
     """
     uniform = torch.empty(keys.shape[0], ids.shape[-1], device=ids.device)
-    uniform.copy_(random_bits(keys, ids, uniform.view(torch.int32)).bitwise_and_(0x7FFFFFFF))
-    uniform.add_(0.5).mul_(2.0**-31).clamp_(max=1.0 - 2.0**-24)
+    bits = random_bits(keys, ids, uniform.view(torch.int32)).bitwise_and_(0x7FFFFFFF)
+    return logs_of_bits(bits, uniform)
+
+
+def logs_of_bits(bits: Tensor, out: Tensor | None = None) -> Tensor:
+    """The same of the lower 31 of ``random_bits``, int32 of any shape; more bits never give less."""
+    uniform = torch.empty(bits.shape, device=bits.device) if out is None else out
+    uniform.copy_(bits).add_(0.5).mul_(2.0**-31).clamp_(max=1.0 - 2.0**-24)
     return uniform.neg_().log1p_().neg_().log_()
 
 

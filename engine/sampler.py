@@ -4,8 +4,9 @@ Per row, in this order: penalties, temperature, top-k, top-p over what top-k lef
 most likely token. What remains is everything above one threshold; the token is the argmax of logits
 plus noise there. Rows with a small top-k are drawn from their few sorted candidates, all others from
 the whole vocabulary. ``sample`` reads nothing back and has no shape that depends on data, so it can be
-captured in a CUDA graph; what a batch needs at all is decided on the host, in ``SamplingBatch``. A row's
-token depends on its own logits and parameters only, never on the rows beside it.
+captured in a CUDA graph; what a batch needs at all is decided on the host, in ``SamplingBatch``. On a CPU,
+where looking costs nothing, it draws the same tokens with less work. A row's token depends on its own
+logits and parameters only, never on the rows beside it.
 """
 
 from collections.abc import Callable
@@ -15,12 +16,13 @@ from functools import cache, lru_cache
 import torch
 from torch import Tensor
 
+from engine.contenders import above, draw_free, draw_nucleus, select_rows
+from engine.mass import WHOLE, mass_of, wanted_mass
 from engine.noise import log_exponential, row_keys
-from engine.sampling_batch import SORTED_TOP_K, Penalties, SamplingBatch, SamplingKind
+from engine.sampling_batch import SORTED_TOP_K, DrawingWays, Penalties, SamplingBatch, SamplingKind
 
 __all__ = ["NO_TOKEN", "Sampled", "SamplingBatch", "SamplingKind", "greedy_tokens", "sample"]
 
-MASS_BITS = 40  # probability mass is counted in integers, so that sums do not depend on their order
 INFINITY_BITS = 0x7F800000
 NO_TOKEN = -1
 ARGMAX_BLOCK = 64
@@ -80,7 +82,11 @@ def sample(logits: Tensor, batch: SamplingBatch) -> Sampled:
             tokens = torch.where(here & ~batch.greedy, drawn, tokens)
             settled = here | settled
         if batch.kind.whole:
-            drawn = _draw_any(scores, highest, best, keys, batch)
+            scaled = scores.sub(highest).div_(batch.temperature)
+            if batch.ways is not None:
+                drawn = _draw_by_need(scaled, best, keys, batch, batch.ways)
+            else:
+                drawn = _draw_any(scaled, best, keys, batch)
             tokens = torch.where(settled, tokens, drawn)
     tokens = tokens.masked_fill(~highest.isfinite(), NO_TOKEN)[:, 0]
     if not batch.kind.logprobs:
@@ -135,8 +141,8 @@ def _draw_candidate(
     scaled = values.sub_(highest).div_(batch.temperature)
     last = batch.top_k.clamp(1, batch.kind.candidates) - 1
     columns = torch.arange(batch.kind.candidates, device=scaled.device)
-    mass = _mass(scaled).masked_fill_(columns > last, 0).cumsum(dim=-1)
-    wanted = _wanted(mass[:, -1:], batch.top_p)
+    mass = mass_of(scaled).masked_fill_(columns > last, 0).cumsum(dim=-1)
+    wanted = wanted_mass(mass[:, -1:], batch.top_p)
     last = torch.minimum(last, (mass < wanted).sum(dim=-1, keepdim=True))
     lowest = torch.maximum(scaled.gather(1, last), batch.min_p.log())
     drawn = scaled.sub(log_exponential(keys, ids.to(torch.int32)))
@@ -144,21 +150,59 @@ def _draw_candidate(
     return torch.where(last > 0, ids.gather(1, drawn.argmax(dim=-1, keepdim=True)), best)
 
 
-def _draw_any(scores: Tensor, highest: Tensor, best: Tensor, keys: Tensor, batch: SamplingBatch) -> Tensor:
-    """Tokens of rows that are drawn from the whole vocabulary, int64 [n, 1]; other rows hold anything."""
-    scaled = scores.sub(highest).div_(batch.temperature)
+def _draw_any(
+    scaled: Tensor,
+    best: Tensor,
+    keys: Tensor,
+    batch: SamplingBatch,
+    ids: Tensor | None = None,
+    total: Tensor | None = None,
+) -> Tensor:
+    """Tokens of rows that are drawn from the whole vocabulary, int64 [n, 1]; other rows hold anything.
+
+    Args:
+        scaled: float32 [n, m], logits over temperature with a maximum of 0.
+        ids: int32 [m], the tokens that can be inside the bounds; None are all.
+        total: int64 [n, 1], the mass of all tokens; None is that of ``scaled``.
+    """
     lowest = batch.min_p.log()  # min_p 0 is minus infinity: no bound
     alone: Tensor | None = None
     if batch.kind.select_k or batch.kind.select_p:
-        bound, alone = _bound(scaled, batch)
+        bound, alone = _bound(scaled, batch, total)
         lowest = torch.maximum(lowest, bound)
-    drawn = log_exponential(keys, _token_ids(scaled.shape[1], scaled.device))
+    drawn = log_exponential(keys, _token_ids(scaled.shape[1], scaled.device) if ids is None else ids)
     torch.sub(scaled, drawn, out=drawn).masked_fill_(scaled < lowest, -torch.inf)
     tokens = _argmax(drawn)
+    if ids is not None:
+        tokens = ids.to(torch.int64)[tokens]
     return tokens if alone is None else torch.where(alone, best, tokens)
 
 
-def _bound(scaled: Tensor, batch: SamplingBatch) -> tuple[Tensor, Tensor]:
+def _draw_by_need(
+    scaled: Tensor, best: Tensor, keys: Tensor, batch: SamplingBatch, ways: DrawingWays
+) -> Tensor:
+    """The tokens of ``_draw_any``, every row by the shortest way that its parameters and logits allow."""
+    tokens = best.clone()
+    if len(rows := ways.bounded):
+        tokens[rows], left = draw_nucleus(
+            select_rows(scaled, rows), best[rows], keys[rows], batch.top_p[rows], batch.min_p[rows]
+        )
+        for row in rows[left].tolist():
+            one = slice(row, row + 1)
+            ids, total = above(scaled[row], float(batch.top_p[row]), float(batch.min_p[row]))
+            few = scaled[one].index_select(1, ids)
+            tokens[one] = _draw_any(few, best[one], keys[one], batch.rows(one), ids.to(torch.int32), total)
+    if len(rows := ways.free):
+        tokens[rows], left = draw_free(select_rows(scaled, rows), keys[rows])
+        if len(rows := rows[left]):
+            noise = log_exponential(keys[rows], _token_ids(scaled.shape[1], scaled.device))
+            tokens[rows] = _argmax(torch.sub(select_rows(scaled, rows), noise, out=noise))
+    if len(rows := ways.cut):
+        tokens[rows] = _draw_any(select_rows(scaled, rows), best[rows], keys[rows], batch.rows(rows))
+    return tokens
+
+
+def _bound(scaled: Tensor, batch: SamplingBatch, total: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """The lowest value inside top-k and top-p, float32 [n, 1], and rows of one token, bool [n, 1].
 
     ``scaled`` is logits over temperature with a maximum of 0. Values equal to the lowest all stay.
@@ -171,13 +215,13 @@ def _bound(scaled: Tensor, batch: SamplingBatch) -> tuple[Tensor, Tensor]:
         farthest = torch.where(batch.top_k > 0, nearest.clamp_(max=INFINITY_BITS), farthest)
     alone = torch.zeros_like(batch.top_k, dtype=torch.bool)
     if batch.kind.select_p:
-        mass = _mass(scaled)
+        mass = mass_of(scaled)
         if batch.kind.select_k:
             mass.masked_fill_(distance > farthest, 0)
-        wanted = _wanted(mass.sum(dim=-1, keepdim=True), batch.top_p)
+        wanted = wanted_mass(mass.sum(dim=-1, keepdim=True) if total is None else total, batch.top_p)
         nearest = torch.minimum(farthest, _select(distance, mass, wanted))
         farthest = torch.where(batch.top_p < 1.0, nearest, farthest)
-        alone = (batch.top_p < 1.0) & (wanted <= 1 << MASS_BITS)
+        alone = (batch.top_p < 1.0) & (wanted <= WHOLE)
     return -farthest.view(torch.float32), alone
 
 
@@ -204,16 +248,6 @@ def _select(keys: Tensor, weights: Tensor, wanted: Tensor) -> Tensor:
         digit = (sums.cumsum(dim=-1)[:, 1:-1] < wanted).sum(dim=-1, keepdim=True)
         found = (found << bits) | digit.clamp_(max=size - 1).to(torch.int32)
     return found
-
-
-def _mass(scaled: Tensor) -> Tensor:
-    """Unnormalised probability in units of ``2**-MASS_BITS`` of the most likely token, int64."""
-    return scaled.exp().mul_(2.0**MASS_BITS).to(torch.int64)
-
-
-def _wanted(total: Tensor, top_p: Tensor) -> Tensor:
-    """Mass that the kept tokens must reach, at least 1."""
-    return (total.to(torch.float64) * top_p).ceil_().to(torch.int64).clamp_(min=1)
 
 
 def _argmax(values: Tensor) -> Tensor:

@@ -79,8 +79,34 @@ class SamplingKind:
 
 
 @dataclass(frozen=True, slots=True)
+class DrawingWays:
+    """The rows that are drawn from the whole vocabulary, by what bounds them; int64 [any], rising."""
+
+    free: Tensor  # nothing
+    bounded: Tensor  # top-p or min-p
+    cut: Tensor  # top-k, with or without the others
+
+    @classmethod
+    def of(cls, params: Sequence[SamplingParams]) -> "DrawingWays":
+        """One entry of ``params`` a row."""
+        free: list[int] = []
+        bounded: list[int] = []
+        cut: list[int] = []
+        for row, p in enumerate(params):
+            if is_greedy(p) or 0 < p.top_k <= SORTED_TOP_K:
+                continue
+            way = cut if p.top_k else bounded if p.top_p < 1.0 or p.min_p > 0.0 else free
+            way.append(row)
+        return cls(*(torch.tensor(rows, dtype=torch.int64) for rows in (free, bounded, cut)))
+
+
+@dataclass(frozen=True, slots=True)
 class SamplingBatch:
-    """Parameters of a batch as columns; row i belongs to request i."""
+    """Parameters of a batch as columns; row i belongs to request i.
+
+    Attributes:
+        ways: set where drawing may look at values, on a CPU and outside of graphs.
+    """
 
     greedy: Tensor  # bool [n, 1]
     temperature: Tensor  # float32 [n, 1], 1 in greedy rows
@@ -91,6 +117,7 @@ class SamplingBatch:
     position: Tensor  # int64 [n]
     penalties: Penalties | None
     kind: SamplingKind
+    ways: DrawingWays | None = None
 
     @classmethod
     def of(cls, requests: Sequence[Request], device: torch.device, vocab_size: int) -> "SamplingBatch":
@@ -128,6 +155,21 @@ class SamplingBatch:
             position=ids[3],
             penalties=_penalties(requests, device) if kind.penalised else None,
             kind=kind,
+            ways=DrawingWays.of(params) if device.type == "cpu" and kind.whole else None,
+        )
+
+    def rows(self, index: Tensor | slice) -> "SamplingBatch":
+        """Some of the rows, as they are behind the penalties and outside of ``ways``."""
+        return SamplingBatch(
+            self.greedy[index],
+            self.temperature[index],
+            self.top_k[index],
+            self.top_p[index],
+            self.min_p[index],
+            self.seed[index],
+            self.position[index],
+            None,
+            self.kind,
         )
 
 

@@ -3,6 +3,7 @@
 import math
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import torch
@@ -27,7 +28,15 @@ def request(
 
 
 def run(logits: Tensor, requests: list[Request]) -> Sampled:
-    return sample(logits, SamplingBatch.of(requests, CPU, logits.shape[-1]))
+    """What is sampled on a CPU; the way of other devices has to give the same."""
+    batch = SamplingBatch.of(requests, CPU, logits.shape[-1])
+    sampled = sample(logits, batch)
+    assert sample(logits, as_on_a_device(batch)).token_ids.tolist() == sampled.token_ids.tolist()
+    return sampled
+
+
+def as_on_a_device(batch: SamplingBatch) -> SamplingBatch:
+    return replace(batch, ways=None)
 
 
 def tokens(logits: Tensor, requests: list[Request]) -> list[int]:
@@ -376,10 +385,10 @@ def test_rows_get_as_many_logprobs_as_they_asked_for():
 # --- what a graph needs --------------------------------------------------------------------------------
 
 
-def test_sampling_reads_nothing_back_to_the_host():
+def test_sampling_on_a_device_reads_nothing_back_to_the_host():
     """Runs on fake tensors, which have shapes and no data: whatever looked at a value would fail."""
     rows = [request(row, [1, 1, 2], **params) for row, params in enumerate(MANY)]
-    batch = SamplingBatch.of(rows, CPU, VOCAB)
+    batch = as_on_a_device(SamplingBatch.of(rows, CPU, VOCAB))
     logits = torch.randn(len(MANY), VOCAB)
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
         sampled = sample(mode.from_tensor(logits), batch)
