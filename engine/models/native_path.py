@@ -148,6 +148,12 @@ class NativePath:
         self._library.forward(ctypes.byref(self._model), ctypes.byref(value))
         return logits
 
+    def take_ticks(self) -> dict[str, int]:
+        """Clock ticks that the first thread spent on each of ``PHASES`` since this was last asked."""
+        ticks = dict(zip(PHASES, self._spent.tolist()))
+        self._spent.zero_()
+        return ticks
+
     def _point_to(self, cache: KVCache) -> None:
         """Let the layers point to a cache's pages."""
         if self._cache is cache:
