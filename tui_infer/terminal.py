@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from textual.app import App
 
 EXIT_CODES = {signal.SIGTERM: 143, signal.SIGHUP: 129, signal.SIGINT: 1}
+GARBAGE_THRESHOLDS = (10_000, 20, 20)
 GRACE_S = 4.0  # for an orderly exit; after it the terminal is restored by hand and the process ends
 
 # What Textual's driver switches on, in the order in which it has to go off again: bracketed paste, line
@@ -71,6 +72,7 @@ def run_app(app: "App[Any]", log_path: Path) -> int:
     with log_path.open("a", encoding="utf-8") as log, owner:
         # Textual prints the traceback where the app's error console points.
         app.error_console = Console(file=log, markup=False, highlight=False, width=120)
+        search_garbage_less()
         try:
             app.run()
         except BaseException as error:
@@ -90,6 +92,16 @@ def run_app(app: "App[Any]", log_path: Path) -> int:
         if log_path.stat().st_size == 0:
             log_path.unlink()
     return app.return_code or 0
+
+
+def search_garbage_less() -> None:
+    """Leave what is there out of searches for garbage, and search seldom.
+
+    Python's own rhythm takes a quarter of the app's computing while answers stream, and each search of all
+    objects holds up the loop for a tenth of a second.
+    """
+    gc.freeze()
+    gc.set_threshold(*GARBAGE_THRESHOLDS)
 
 
 def _let_go() -> None:

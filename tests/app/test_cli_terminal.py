@@ -8,6 +8,7 @@ import signal
 import struct
 import subprocess
 import sys
+import tempfile
 import termios
 import time
 from pathlib import Path
@@ -253,3 +254,22 @@ def test_the_real_app_shows_a_prompt_and_leaves_its_logs_where_they_belong(tiny_
         assert "Traceback" not in log.read_text()
     finally:
         screen.close()
+
+
+def test_a_running_app_searches_what_was_there_before_it_for_garbage_no_more():
+    code = """
+import gc
+from tui_infer import terminal
+class App:
+    return_code = 0
+    error_console = None
+    def run(self):
+        print(gc.get_freeze_count() > 10_000, gc.get_threshold() == terminal.GARBAGE_THRESHOLDS)
+from pathlib import Path
+import sys
+sys.exit(terminal.run_app(App(), Path(sys.argv[1])))
+"""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-c", code, f"{folder}/log"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.returncode) == ("True True\n", 0), done.stderr
