@@ -12,14 +12,14 @@ from engine.kv_cache import NULL_BLOCK
 from engine.records import Progress
 from tests.engine.recorder import TraceRecorder, recorded_pool, same, with_graphs
 
-LONG = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
+LONG = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
 KINDS = {
     "greedy": LONG,
-    "drawn": SamplingParams(temperature=0.9, seed=5, max_tokens=40, ignore_eos=True),
-    "top-p": SamplingParams(temperature=0.8, top_p=0.9, seed=6, max_tokens=33, ignore_eos=True),
-    "top-k": SamplingParams(temperature=0.8, top_k=20, min_p=0.02, seed=7, max_tokens=21, ignore_eos=True),
+    "drawn": SamplingParams(temperature=0.9, seed=5, max_tokens=24, ignore_eos=True),
+    "top-p": SamplingParams(temperature=0.8, top_p=0.9, seed=6, max_tokens=21, ignore_eos=True),
+    "top-k": SamplingParams(temperature=0.8, top_k=20, min_p=0.02, seed=7, max_tokens=17, ignore_eos=True),
     "penalties": SamplingParams(
-        temperature=0, repetition_penalty=1.3, presence_penalty=0.5, max_tokens=30, ignore_eos=True
+        temperature=0, repetition_penalty=1.3, presence_penalty=0.5, max_tokens=22, ignore_eos=True
     ),
     "logprobs": SamplingParams(temperature=0, logprobs=3, max_tokens=12, ignore_eos=True),
 }
@@ -222,7 +222,7 @@ def test_an_engine_whose_captures_all_fail_runs_eager(tiny_model_dir):
         assert graphs.sizes == ()
         assert engine.mode == "eager"
         assert "could not be captured" in engine.set_mode("graph")
-        assert len(next(engine.generate([[5, 6]], LONG)).token_ids) == 40
+        assert len(next(engine.generate([[5, 6]], LONG)).token_ids) == LONG.max_tokens
 
 
 def test_sampling_that_cannot_be_captured_runs_behind_the_graph(tiny_model_dir):
