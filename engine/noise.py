@@ -8,8 +8,13 @@ The mixing steps are multiply and xor-shift rounds; 64-bit multipliers from Stee
 SplitMix64 (2014), 32-bit ones from Chris Wellons' "hash prospector" search for low bias.
 """
 
+from typing import TypeVar
+
+import numpy as np
 import torch
 from torch import Tensor
+
+Words = TypeVar("Words", Tensor, np.ndarray)
 
 
 def _signed(value: int, bits: int) -> int:
@@ -35,6 +40,12 @@ def row_keys(seeds: Tensor, positions: Tensor) -> Tensor:
     """
     bits = _mix_64(_mix_64(seeds + _START) + positions * _POSITION)
     return torch.stack((bits, bits >> 32), dim=1).to(torch.int32)
+
+
+def row_keys_on_host(seeds: Tensor, positions: Tensor) -> Tensor:
+    """``row_keys`` of few rows on the CPU: numpy takes a fifth of the time for so many small steps."""
+    bits = _mix_64(_mix_64(seeds.numpy() + _START) + positions.numpy() * _POSITION)
+    return torch.from_numpy(np.stack((bits, bits >> 32), axis=1).astype(np.int32))
 
 
 def random_bits(keys: Tensor, ids: Tensor, scratch: Tensor | None = None) -> Tensor:
@@ -70,7 +81,7 @@ def logs_of_bits(bits: Tensor, out: Tensor | None = None) -> Tensor:
     return uniform.neg_().log1p_().neg_().log_()
 
 
-def _mix_64(bits: Tensor) -> Tensor:
+def _mix_64(bits: Words) -> Words:
     bits = (bits ^ ((bits >> 30) & (1 << 34) - 1)) * _MIX_64[0]
     bits = (bits ^ ((bits >> 27) & (1 << 37) - 1)) * _MIX_64[1]
     return bits ^ ((bits >> 31) & (1 << 33) - 1)

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from engine.attention.base import PagedBatch
 from engine.graphs import Dispatch, GraphPool
 from engine.kv_cache import NULL_BLOCK, KVCache
+from engine.launch_inputs import InputBuilder, LaunchInputs
 from engine.readback import Readback, Slot
 from engine.records import Progress
 from engine.request import Request, SamplingParams
 from engine.sampler import Sampled, SamplingBatch, sample
+from engine.sampling_batch import SamplingColumns
 from engine.scheduler import PrefillChunk, StepPlan
 from engine.static_decode import Model, StaticDecode
 
@@ -77,6 +78,8 @@ class ModelRunner:
         self.static = static
         self.device = cache.pages.device
         self._readback = Readback(self.device)
+        self._inputs = InputBuilder(cache.block_size, self.device)
+        self._sampling = SamplingColumns(self.device, vocab_size)
 
     def launch(self, plan: StepPlan, before: Flight | None = None) -> Flight:
         """Launch a step, decode first so that it never waits for a prefill; does not wait for its tokens.
@@ -144,8 +147,7 @@ class ModelRunner:
     @torch.inference_mode()
     def warm_up(self) -> None:
         """One forward pass over the null block, so that the first prompt does not pay for set-up."""
-        batch = self._batch([[NULL_BLOCK]], [0], [1], decode=True)
-        self._logits([0], [0], batch, torch.zeros(1, dtype=torch.int64, device=self.device))
+        self._logits(self._inputs.packed([[NULL_BLOCK]], [0], [0], [1], [0], decode=True))
         self.cache.clear(NULL_BLOCK)
 
     @torch.inference_mode()
@@ -162,10 +164,9 @@ class ModelRunner:
         length = min(prefill_tokens, context)
         positions = list(range(context - length, context))
         table = [NULL_BLOCK] * -(-context // self.cache.block_size)
-        batch = self._batch([table], positions, [length], decode=False)
-        batch.slot_mapping.zero_()
-        rows = torch.zeros(max_batch, dtype=torch.int64, device=self.device)
-        logits = self._logits([0] * length, positions, batch, rows)
+        inputs = self._inputs.packed([table], [0] * length, positions, [length], [0] * max_batch)
+        inputs.batch.slot_mapping.zero_()
+        logits = self._logits(inputs)
         dearest = SamplingParams(temperature=1.0, top_p=0.9, top_k=self.vocab_size // 2)
         requests = [Request(0, [0], dearest)] * max_batch
         sample(logits, SamplingBatch.of(requests, self.device, self.vocab_size))
@@ -194,16 +195,7 @@ class ModelRunner:
 
     @torch.inference_mode()
     def _decode(self, requests: Sequence[Request]) -> Sampled:
-        positions = [request.num_tokens - 1 for request in requests]
-        input_ids = [request.output_ids[-1] for request in requests]
-        rows = torch.arange(len(requests), device=self.device)
-        batch = self._batch(
-            [request.block_table for request in requests],
-            positions,
-            [1] * len(requests),
-            decode=True,
-        )
-        return self._launch(input_ids, positions, batch, rows, requests)
+        return self._sample(self._inputs.decode(requests), requests)
 
     @torch.inference_mode()
     def _prefill(self, chunks: Sequence[PrefillChunk], completed: Sequence[Request]) -> Sampled | None:
@@ -215,71 +207,24 @@ class ModelRunner:
             positions += range(chunk.start, chunk.end)
             if chunk.completes:
                 rows.append(len(input_ids) - 1)
-        batch = self._batch(
+        inputs = self._inputs.packed(
             [chunk.request.block_table for chunk in chunks],
+            input_ids,
             positions,
             [chunk.end - chunk.start for chunk in chunks],
-            decode=False,
+            # A launch whose chunks all end early still fills the cache; its one row of logits is dropped.
+            rows or [len(input_ids) - 1],
         )
-        # A launch whose chunks all end early still fills the cache; its one row of logits is dropped.
-        wanted = torch.tensor(rows or [len(input_ids) - 1], device=self.device)
         if not completed:
-            self._logits(input_ids, positions, batch, wanted)
+            self._logits(inputs)
             return None
-        return self._launch(input_ids, positions, batch, wanted, completed)
+        return self._sample(inputs, completed)
 
-    def _launch(
-        self,
-        input_ids: list[int],
-        positions: list[int],
-        batch: PagedBatch,
-        rows: Tensor,
-        requests: Sequence[Request],
-    ) -> Sampled:
-        logits = self._logits(input_ids, positions, batch, rows)
-        return sample(logits, SamplingBatch.of(requests, self.device, self.vocab_size))
+    def _sample(self, inputs: LaunchInputs, requests: Sequence[Request]) -> Sampled:
+        return sample(self._logits(inputs), self._sampling.of(requests))
 
-    def _logits(self, input_ids: list[int], positions: list[int], batch: PagedBatch, rows: Tensor) -> Tensor:
-        return self.model.forward(
-            torch.tensor(input_ids, device=self.device),
-            torch.tensor(positions, device=self.device),
-            batch,
-            self.cache,
-            rows,
-        )
-
-    def _batch(
-        self,
-        tables: Sequence[Sequence[int]],
-        positions: Sequence[int],
-        query_lens: list[int],
-        *,
-        decode: bool,
-    ) -> PagedBatch:
-        """The attention value of packed tokens; tables are checked here, not on the device."""
-        size = self.cache.block_size
-        slots: list[int] = []
-        contexts: list[int] = []
-        cumulative = [0]
-        for table, length in zip(tables, query_lens):
-            begin = cumulative[-1]
-            own = positions[begin : begin + length]
-            if own[-1] // size >= len(table):
-                raise IndexError(f"position {own[-1]} is outside a table of {len(table)} blocks of {size}")
-            slots += [table[position // size] * size + position % size for position in own]
-            contexts.append(own[-1] + 1)
-            cumulative.append(begin + length)
-        width = max(len(table) for table in tables)
-        padded = [[*table, *[NULL_BLOCK] * (width - len(table))] for table in tables]
-        return PagedBatch(
-            slot_mapping=torch.tensor(slots, device=self.device),
-            block_tables=torch.tensor(padded, dtype=torch.int32, device=self.device),
-            context_lens=torch.tensor(contexts, dtype=torch.int32, device=self.device),
-            cu_seqlens_q=torch.tensor(cumulative, dtype=torch.int32, device=self.device),
-            query_lens=tuple(query_lens),
-            contexts=tuple(contexts),
-            decode=decode,
-        )
+    def _logits(self, inputs: LaunchInputs) -> Tensor:
+        return self.model.forward(inputs.input_ids, inputs.positions, inputs.batch, self.cache, inputs.rows)
 
 
 def _logprobs_of(requests: Sequence[Request], sampled: Sampled) -> dict[int, dict[int, float]]:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from engine.contenders import above, draw_free, draw_nucleus, select_rows
 from engine.mass import WHOLE, mass_of, wanted_mass
-from engine.noise import log_exponential, row_keys
+from engine.noise import log_exponential, row_keys, row_keys_on_host
 from engine.sampling_batch import SORTED_TOP_K, DrawingWays, Penalties, SamplingBatch, SamplingKind
 
 __all__ = ["NO_TOKEN", "Sampled", "SamplingBatch", "SamplingKind", "greedy_tokens", "sample"]
@@ -74,7 +74,8 @@ def sample(logits: Tensor, batch: SamplingBatch) -> Sampled:
     highest = scores.gather(1, best)
     tokens = best
     if batch.kind.whole or batch.kind.candidates:
-        keys = row_keys(batch.seed, batch.position)
+        keys_of = row_keys if batch.ways is None else row_keys_on_host
+        keys = keys_of(batch.seed, batch.position)
         settled = batch.greedy
         if batch.kind.candidates:
             here = (batch.top_k > 0) & (batch.top_k <= SORTED_TOP_K)
@@ -184,16 +185,15 @@ def _draw_by_need(
     """The tokens of ``_draw_any``, every row by the shortest way that its parameters and logits allow."""
     tokens = best.clone()
     if len(rows := ways.bounded):
-        tokens[rows], left = draw_nucleus(
-            select_rows(scaled, rows), best[rows], keys[rows], batch.top_p[rows], batch.min_p[rows]
-        )
+        columns = (scaled, best, keys, batch.top_p, batch.min_p)
+        tokens[rows], left = draw_nucleus(*(select_rows(column, rows) for column in columns))
         for row in rows[left].tolist():
             one = slice(row, row + 1)
             ids, total = above(scaled[row], float(batch.top_p[row]), float(batch.min_p[row]))
             few = scaled[one].index_select(1, ids)
             tokens[one] = _draw_any(few, best[one], keys[one], batch.rows(one), ids.to(torch.int32), total)
     if len(rows := ways.free):
-        tokens[rows], left = draw_free(select_rows(scaled, rows), keys[rows])
+        tokens[rows], left = draw_free(select_rows(scaled, rows), select_rows(keys, rows))
         if len(rows := rows[left]):
             noise = log_exponential(keys[rows], _token_ids(scaled.shape[1], scaled.device))
             tokens[rows] = _argmax(torch.sub(select_rows(scaled, rows), noise, out=noise))

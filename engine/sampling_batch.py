@@ -5,8 +5,9 @@ Everything that decides which work a batch needs at all is settled here, on the 
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -171,6 +172,34 @@ class SamplingBatch:
             None,
             self.kind,
         )
+
+
+class SamplingColumns:
+    """Batches of one step after the other on a CPU, where building one anew takes as long as drawing from it.
+
+    While parameters and seeds are those of the step before, row by row, only positions are new.
+    """
+
+    def __init__(self, device: torch.device, vocab_size: int) -> None:
+        self._device = device
+        self._vocab_size = vocab_size
+        self._params: list[SamplingParams] = []
+        self._seeds: list[int] = []
+        self._batch: SamplingBatch | None = None
+
+    def of(self, requests: Sequence[Request]) -> SamplingBatch:
+        """As ``SamplingBatch.of``."""
+        params = [request.params for request in requests]
+        seeds = [request.seed for request in requests]
+        batch = self._batch
+        if batch is None or params != self._params or seeds != self._seeds:
+            batch = SamplingBatch.of(requests, self._device, self._vocab_size)
+            # What penalties look at grows with every step; other devices get all columns in two copies.
+            keeps = batch.penalties is None and batch.greedy.device.type == "cpu"
+            self._params, self._seeds, self._batch = params, seeds, batch if keeps else None
+            return batch
+        positions = np.array([request.num_tokens for request in requests], dtype=np.int64)
+        return replace(batch, position=torch.from_numpy(positions))
 
 
 def is_greedy(params: SamplingParams) -> bool:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from engine.noise import log_exponential, random_bits, row_keys
+from engine.noise import log_exponential, random_bits, row_keys, row_keys_on_host
 from engine.request import Request, SamplingParams
 from engine.sampler import NO_TOKEN, Sampled, _argmax, _penalise, _select, sample
 from engine.sampling_batch import SORTED_TOP_K, SamplingBatch
@@ -145,6 +145,7 @@ def test_the_hash_is_wrapping_arithmetic_and_the_same_for_ever():
     """A seed written down today gives the same answer tomorrow, and on another device."""
     seeds, positions, ids = [0, 1, 2**63 - 1], [0, 5, 100_000], [0, 1, 151_935]
     keys = row_keys(torch.tensor(seeds), torch.tensor(positions))
+    assert torch.equal(keys, row_keys_on_host(torch.tensor(seeds), torch.tensor(positions)))
     bits = random_bits(keys, torch.tensor(ids, dtype=torch.int32))
     for row, (seed, position) in enumerate(zip(seeds, positions)):
         for column, token in enumerate(ids):
