@@ -4,7 +4,6 @@ What comes out is to the last bit what a draw from the whole vocabulary gives: a
 contenders provably hold the winner, and else left to the caller. Shapes depend on data.
 """
 
-import math
 from functools import lru_cache
 
 import torch
@@ -18,7 +17,6 @@ FOLD = 16  # tokens that are compared at once before any is sorted
 GROUP = 64  # tokens whose logits and noise are bounded together
 GROUPS = 64  # of these are looked into
 SLACK = 1e-3  # far more than logarithms of neighbouring numbers can be in the wrong order
-ROUNDING = 1e-3  # far more than an exponential in float32 can be off
 ROUGHLY = 1e-9  # far more than a sum of float64 can be off, relative
 
 
@@ -117,21 +115,6 @@ def _nucleus_end(values: Tensor, scaled: Tensor, top_p: Tensor) -> Tensor:
         exact = wanted_mass(mass_of(scaled[rows]).sum(dim=-1, keepdim=True), top_p[rows])
         end[rows] = (mass[rows] < exact).sum(dim=-1, keepdim=True)
     return end.masked_fill_(top_p >= 1.0, count)
-
-
-def above(scaled: Tensor, top_p: float, min_p: float) -> tuple[Tensor, Tensor]:
-    """The tokens of one row that can be inside top-p and min-p: rising ids, int64 [m], and the row's mass.
-
-    What is left out has together not half the mass that top-p leaves out.
-
-    Args:
-        scaled: float32 [V], with a maximum of 0.
-    """
-    total = mass_of(scaled).sum()
-    spare = int(total) - int(wanted_mass(total, torch.tensor(top_p, dtype=torch.float64)))
-    least = max(min_p, spare / (2 * len(scaled) * WHOLE)) if top_p < 1.0 else min_p
-    lowest = math.log(least) - ROUNDING if least > 0 else -math.inf
-    return (scaled >= lowest).nonzero()[:, 0], total
 
 
 def _first_highest(drawn: Tensor, ids: Tensor) -> Tensor:

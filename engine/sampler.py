@@ -16,7 +16,7 @@ from functools import cache, lru_cache
 import torch
 from torch import Tensor
 
-from engine.contenders import above, draw_free, draw_nucleus, select_rows
+from engine.contenders import draw_free, draw_nucleus, select_rows
 from engine.mass import WHOLE, mass_of, wanted_mass
 from engine.noise import log_exponential, row_keys, row_keys_on_host
 from engine.sampling_batch import SORTED_TOP_K, DrawingWays, Penalties, SamplingBatch, SamplingKind
@@ -151,31 +151,19 @@ def _draw_candidate(
     return torch.where(last > 0, ids.gather(1, drawn.argmax(dim=-1, keepdim=True)), best)
 
 
-def _draw_any(
-    scaled: Tensor,
-    best: Tensor,
-    keys: Tensor,
-    batch: SamplingBatch,
-    ids: Tensor | None = None,
-    total: Tensor | None = None,
-) -> Tensor:
+def _draw_any(scaled: Tensor, best: Tensor, keys: Tensor, batch: SamplingBatch) -> Tensor:
     """Tokens of rows that are drawn from the whole vocabulary, int64 [n, 1]; other rows hold anything.
 
-    Args:
-        scaled: float32 [n, m], logits over temperature with a maximum of 0.
-        ids: int32 [m], the tokens that can be inside the bounds; None are all.
-        total: int64 [n, 1], the mass of all tokens; None is that of ``scaled``.
+    ``scaled`` is logits over temperature with a maximum of 0.
     """
     lowest = batch.min_p.log()  # min_p 0 is minus infinity: no bound
     alone: Tensor | None = None
     if batch.kind.select_k or batch.kind.select_p:
-        bound, alone = _bound(scaled, batch, total)
+        bound, alone = _bound(scaled, batch)
         lowest = torch.maximum(lowest, bound)
-    drawn = log_exponential(keys, _token_ids(scaled.shape[1], scaled.device) if ids is None else ids)
+    drawn = log_exponential(keys, _token_ids(scaled.shape[1], scaled.device))
     torch.sub(scaled, drawn, out=drawn).masked_fill_(scaled < lowest, -torch.inf)
     tokens = _argmax(drawn)
-    if ids is not None:
-        tokens = ids.to(torch.int64)[tokens]
     return tokens if alone is None else torch.where(alone, best, tokens)
 
 
@@ -183,26 +171,22 @@ def _draw_by_need(
     scaled: Tensor, best: Tensor, keys: Tensor, batch: SamplingBatch, ways: DrawingWays
 ) -> Tensor:
     """The tokens of ``_draw_any``, every row by the shortest way that its parameters and logits allow."""
-    tokens = best.clone()
+    tokens, dear = best.clone(), ways.cut
     if len(rows := ways.bounded):
         columns = (scaled, best, keys, batch.top_p, batch.min_p)
         tokens[rows], left = draw_nucleus(*(select_rows(column, rows) for column in columns))
-        for row in rows[left].tolist():
-            one = slice(row, row + 1)
-            ids, total = above(scaled[row], float(batch.top_p[row]), float(batch.min_p[row]))
-            few = scaled[one].index_select(1, ids)
-            tokens[one] = _draw_any(few, best[one], keys[one], batch.rows(one), ids.to(torch.int32), total)
+        dear = torch.cat((dear, rows[left]))
     if len(rows := ways.free):
         tokens[rows], left = draw_free(select_rows(scaled, rows), select_rows(keys, rows))
         if len(rows := rows[left]):
             noise = log_exponential(keys[rows], _token_ids(scaled.shape[1], scaled.device))
-            tokens[rows] = _argmax(torch.sub(select_rows(scaled, rows), noise, out=noise))
-    if len(rows := ways.cut):
-        tokens[rows] = _draw_any(select_rows(scaled, rows), best[rows], keys[rows], batch.rows(rows))
+            tokens[rows] = _argmax(torch.sub(scaled.index_select(0, rows), noise, out=noise))
+    if len(dear):
+        tokens[dear] = _draw_any(scaled.index_select(0, dear), best[dear], keys[dear], batch.rows(dear))
     return tokens
 
 
-def _bound(scaled: Tensor, batch: SamplingBatch, total: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def _bound(scaled: Tensor, batch: SamplingBatch) -> tuple[Tensor, Tensor]:
     """The lowest value inside top-k and top-p, float32 [n, 1], and rows of one token, bool [n, 1].
 
     ``scaled`` is logits over temperature with a maximum of 0. Values equal to the lowest all stay.
@@ -218,7 +202,7 @@ def _bound(scaled: Tensor, batch: SamplingBatch, total: Tensor | None = None) ->
         mass = mass_of(scaled)
         if batch.kind.select_k:
             mass.masked_fill_(distance > farthest, 0)
-        wanted = wanted_mass(mass.sum(dim=-1, keepdim=True) if total is None else total, batch.top_p)
+        wanted = wanted_mass(mass.sum(dim=-1, keepdim=True), batch.top_p)
         nearest = torch.minimum(farthest, _select(distance, mass, wanted))
         farthest = torch.where(batch.top_p < 1.0, nearest, farthest)
         alone = (batch.top_p < 1.0) & (wanted <= WHOLE)

@@ -159,8 +159,8 @@ class SamplingBatch:
             ways=DrawingWays.of(params) if device.type == "cpu" and kind.whole else None,
         )
 
-    def rows(self, index: Tensor | slice) -> "SamplingBatch":
-        """Some of the rows, as they are behind the penalties and outside of ``ways``."""
+    def rows(self, index: Tensor) -> "SamplingBatch":
+        """Some of the rows, int64 [m], as they are behind the penalties and outside of ``ways``."""
         return SamplingBatch(
             self.greedy[index],
             self.temperature[index],

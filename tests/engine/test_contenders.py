@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from engine import contenders, sampler
-from engine.contenders import CANDIDATES, FOLD, GROUP, GROUPS, above, draw_free, draw_nucleus, likeliest
+from engine.contenders import CANDIDATES, FOLD, GROUP, GROUPS, draw_free, draw_nucleus, likeliest
 from engine.mass import MASS_BITS, mass_of, wanted_mass
 from engine.noise import log_exponential, row_keys
 from engine.request import Request, SamplingParams
@@ -194,22 +194,6 @@ def test_the_likeliest_are_those_of_a_sort(columns: int, ties: bool):
     assert torch.equal(found, values.sort(descending=True).values[:, :100])
     assert torch.equal(values.gather(1, ids), found)
     assert all(len(set(row)) == 100 for row in ids.tolist())
-
-
-@pytest.mark.parametrize("kind", ["random", "ties", "flat", "masked", "bumpy"])
-@pytest.mark.parametrize("top_p", [0.05, 0.95, 0.9999, 1 - 2**-53])
-def test_what_is_above_holds_the_nucleus(kind: str, top_p: float):
-    row = ROWS[kind](5000, torch.Generator().manual_seed(8))
-    scaled = row - row.amax()
-    ids, total = above(scaled, top_p, 0.0)
-    mass = mass_of(scaled)
-    assert int(total) == int(mass.sum())
-    assert ids.tolist() == sorted(ids.tolist())
-    wanted = int(wanted_mass(total, torch.tensor(top_p, dtype=FINE)))
-    if wanted <= int(total):
-        assert int(mass[ids].sum()) >= wanted
-        outside = torch.ones(5000, dtype=torch.bool).index_fill(0, ids, False)
-        assert not outside.any() or scaled[outside].amax() < scaled[ids].amin()
 
 
 def test_mass_is_counted_exactly_where_rounding_decides_where_the_nucleus_ends():
