@@ -41,6 +41,11 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     gc.set_threshold(50_000, 20, 50)
 
 
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Bindings that look at the end for what was never freed do not find all of it."""
+    gc.unfreeze()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     folders = {name: place for place, name in enumerate(LONGEST_FIRST)}
     items.sort(key=lambda item: folders.get(item.path.parent.name, len(folders)))

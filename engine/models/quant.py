@@ -15,6 +15,7 @@ from engine.models.native_path import native_unfit
 from engine.models.packed import kernel_missing
 from engine.models.quantised import Bits, QuantisedWeights
 from engine.models.source import ModelSource, no_progress
+from engine.models.support import model_class
 from engine.models.weights import Shards
 from engine.native.library import compiles_first, native_missing
 from engine.records import Progress
@@ -101,8 +102,12 @@ def _against(config: EngineConfig, source: ModelSource, device: torch.device) ->
         return f"dtype is {config.dtype}"
     if config.model_impl == "transformers":
         return "transformers' modules run"
-    model = read_config(source, config.trust_remote_code)
-    architectures = getattr(model, "architectures", None) or [""]
-    if architectures[0] not in FAMILIES:
-        return f"{architectures[0] or model.model_type} does not run in the fused decoder"
-    return ""
+    architecture = _architecture(source, read_config(source, config.trust_remote_code))
+    return "" if architecture in FAMILIES else f"{architecture} does not run in the fused decoder"
+
+
+def _architecture(source: ModelSource, model: Any) -> str:
+    """The class of a model; shapes name none in their configuration."""
+    if source.shape is not None:
+        return model_class(model, source.name).__name__
+    return (getattr(model, "architectures", None) or [model.model_type])[0]

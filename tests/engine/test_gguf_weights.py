@@ -266,3 +266,14 @@ def test_bits_that_cannot_be_had_are_refused_with_reason_and_way_out(tiny_model_
     with pytest.raises(ConfigError, match=f"quant='int4' cannot be had: {reason}") as caught:
         Engine(config)
     assert "--quant none" in str(caught.value)
+
+
+def test_shapes_are_rounded_too():
+    config = EngineConfig(model="shape:qwen2.5-1.5b", device="cpu", quant="int4")
+    source = resolve(config.model)
+    if kernel_missing() and native_missing():
+        pytest.skip(kernel_missing())
+    packing, note = quant.choose_packing(config, source, torch.device("cpu"), torch.bfloat16)
+    assert note == ""
+    numbers = 1.54e9 - 1536 * 151936
+    assert packing.num_bytes() == pytest.approx(numbers * 5 / 8 + 1536 * 151936 * (17 / 16 + 2), rel=0.03)
