@@ -26,6 +26,9 @@ __all__ = ["NO_TOKEN", "Sampled", "SamplingBatch", "SamplingKind", "greedy_token
 INFINITY_BITS = 0x7F800000
 NO_TOKEN = -1
 ARGMAX_BLOCK = 64
+# So many logits are one thread's work on a CPU: many short operators, after each of which threads would meet,
+# gain little by a second one, and beside a busy program lose many times as much.
+ONE_THREADS = 1 << 19
 
 
 @dataclass(slots=True)
@@ -68,6 +71,17 @@ def sample(logits: Tensor, batch: SamplingBatch) -> Sampled:
         logits: [n, V] of any floating dtype; not changed.
         batch: the parameters of the same n rows.
     """
+    threads = torch.get_num_threads()
+    if logits.device.type != "cpu" or logits.numel() > ONE_THREADS or threads == 1:
+        return _sample(logits, batch)
+    torch.set_num_threads(1)
+    try:
+        return _sample(logits, batch)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _sample(logits: Tensor, batch: SamplingBatch) -> Sampled:
     logits = logits.to(device=batch.greedy.device, dtype=torch.float32)
     scores = logits if batch.penalties is None else _penalise(logits, batch.penalties)
     best = _argmax(scores)

@@ -399,3 +399,34 @@ def test_sampling_on_a_device_reads_nothing_back_to_the_host():
 def test_a_greedy_batch_draws_no_noise(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("engine.sampler.log_exponential", None)
     assert tokens(torch.eye(3), [request(0, temperature=0.0)] * 3) == [0, 1, 2]
+
+
+# --- threads -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("most", "used"), [(3 * VOCAB, 1), (3 * VOCAB - 1, 2)])
+def test_few_logits_are_one_threads_work_and_the_others_are_back_behind_it(
+    monkeypatch: pytest.MonkeyPatch, most: int, used: int
+):
+    monkeypatch.setattr("engine.sampler.ONE_THREADS", most)
+    seen: list[int] = []
+
+    def argmax(values: Tensor) -> Tensor:
+        seen.append(torch.get_num_threads())
+        if len(seen) > 1:
+            raise MemoryError
+        return _argmax(values)
+
+    monkeypatch.setattr("engine.sampler._argmax", argmax)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        batch = SamplingBatch.of([request(0, temperature=0.0)] * 3, CPU, VOCAB)
+        sample(torch.zeros(3, VOCAB), batch)
+        assert torch.get_num_threads() == 2
+        with pytest.raises(MemoryError):
+            sample(torch.zeros(3, VOCAB), batch)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert seen == [used, used]
