@@ -22,15 +22,19 @@ enum { TILE4 = 320, TILE8 = 544, TILE16 = 1024 }; /* bytes of 32 inputs in a til
 typedef struct {
     const uint8_t *data;
     const float *bias; /* or NULL */
-    int32_t kind, outputs, inputs, unused;
+    int32_t kind, outputs, inputs;
+    int32_t fine; /* inputs are taken with both bytes, else with the high one alone */
 } Matrix;
 
-/* Rows of activations in both forms: as they are, and in groups of signed bytes with scale and sum. */
+/* Rows of activations as they are, and in groups as numbers of 16 bits with a scale, their bytes apart: 256
+ * high + low. Products that are not fine leave the low bytes out, for half of the instructions.
+ */
 typedef struct {
-    float *value;   /* [M, inputs] */
-    int8_t *byte;   /* [M, inputs] */
-    float *scale;   /* [M, inputs / 32] */
-    float *sum;     /* [M, inputs / 32], of the bytes times their scale */
+    float *value;       /* [M, inputs] */
+    int8_t *high, *low; /* [M, inputs]: 256 high + low */
+    float *scale;       /* [M, inputs / 32] */
+    float *sum;         /* [M, inputs / 32], of the numbers times their scale */
+    float *high_sum;    /* the same without the low bytes */
     int32_t inputs;
 } Rows;
 
@@ -43,14 +47,22 @@ INLINE int tiles_of(const Matrix *w) { return (w->outputs + LANES - 1) / LANES; 
 /* Give a row's 32 values of one group their bytes. */
 INLINE void to_bytes(const Rows *x, int row, int group) {
     int64_t at = (int64_t)row * x->inputs + group * GROUP, place = (int64_t)row * (x->inputs / GROUP) + group;
-    vf first = f_load(x->value + at), second = f_load(x->value + at + LANES);
-    float most = f_most(f_max(f_abs(first), f_abs(second)));
+    vf value[2] = {f_load(x->value + at), f_load(x->value + at + LANES)};
+    float most = f_most(f_max(f_abs(value[0]), f_abs(value[1])));
     vf inverse = f_set(most > 0 ? 127.0f / most : 0.0f);
-    vi low = i_of(f_mul(first, inverse)), high = i_of(f_mul(second, inverse));
-    i_store8(x->byte + at, low);
-    i_store8(x->byte + at + LANES, high);
-    x->scale[place] = most / 127.0f;
-    x->sum[place] = most / 127.0f * (float)i_sum(i_add(low, high));
+    vi highs = i_set(0), lows = i_set(0);
+    for (int half = 0; half < 2; half++) {
+        vf scaled = f_mul(value[half], inverse);
+        vi high = i_of(scaled);
+        vf left = f_mul(f_sub(scaled, f_of(high)), f_set(256.0f)); /* from -128 to 128 */
+        vi low = i_of(f_min(left, f_set(127.0f)));
+        i_store8(x->high + at + half * LANES, high);
+        i_store8(x->low + at + half * LANES, low);
+        highs = i_add(highs, high), lows = i_add(lows, low);
+    }
+    x->scale[place] = most / (127.0f * 256.0f);
+    x->sum[place] = x->scale[place] * (float)(256 * i_sum(highs) + i_sum(lows));
+    x->high_sum[place] = x->scale[place] * (float)(256 * i_sum(highs));
 }
 
 INLINE int32_t four_of(const int8_t *at) {
@@ -59,48 +71,54 @@ INLINE int32_t four_of(const int8_t *at) {
     return four;
 }
 
-INLINE void product4(const uint8_t *tile, const Rows *x, int row, int m, vf *out) {
+INLINE void product4(const uint8_t *tile, const Rows *x, int row, int m, int fine, vf *out) {
     int groups = x->inputs / GROUP;
-    const int8_t *byte = x->byte + (int64_t)row * x->inputs;
-    const float *scale = x->scale + (int64_t)row * groups, *sum = x->sum + (int64_t)row * groups;
+    const int64_t first = (int64_t)row * x->inputs;
+    const float *scale = x->scale + (int64_t)row * groups, *sum = (fine ? x->sum : x->high_sum) + (int64_t)row * groups;
     for (int r = 0; r < m; r++) out[r] = f_zero();
-    for (int group = 0; group < groups; group++, tile += TILE4, byte += GROUP) {
-        vi sums[AT_ONCE];
-        for (int r = 0; r < m; r++) sums[r] = i_set(0);
+    for (int group = 0; group < groups; group++, tile += TILE4) {
+        vi highs[AT_ONCE], lows[AT_ONCE];
+        for (int r = 0; r < m; r++) highs[r] = lows[r] = i_set(0);
         for (int four = 0; four < 4; four++) {
-            vi both = i_load(tile + 64 * four), low = i_low4(both), high = i_high4(both);
+            vi both = i_load(tile + 64 * four), early = i_low4(both), late = i_high4(both);
             for (int r = 0; r < m; r++) {
-                const int8_t *from = byte + (int64_t)r * x->inputs + 4 * four;
-                sums[r] = i_dot(sums[r], low, i_set(four_of(from)));
-                sums[r] = i_dot(sums[r], high, i_set(four_of(from + 16)));
+                const int64_t at = first + (int64_t)r * x->inputs + group * GROUP + 4 * four;
+                highs[r] = i_dot(highs[r], early, i_set(four_of(x->high + at)));
+                highs[r] = i_dot(highs[r], late, i_set(four_of(x->high + at + 16)));
+                if (!fine) continue;
+                lows[r] = i_dot(lows[r], early, i_set(four_of(x->low + at)));
+                lows[r] = i_dot(lows[r], late, i_set(four_of(x->low + at + 16)));
             }
         }
         vf factor = f_half(tile + 256), least = f_half(tile + 288);
         for (int r = 0; r < m; r++) {
-            out[r] = f_fma(f_of(sums[r]), f_mul(factor, f_set(scale[r * groups + group])), out[r]);
+            vf whole = f_of(i_add(i_times256(highs[r]), lows[r]));
+            out[r] = f_fma(whole, f_mul(factor, f_set(scale[r * groups + group])), out[r]);
             out[r] = f_fma(least, f_set(sum[r * groups + group]), out[r]);
         }
     }
 }
 
-INLINE void product8(const uint8_t *tile, const Rows *x, int row, int m, vf *out) {
+INLINE void product8(const uint8_t *tile, const Rows *x, int row, int m, int fine, vf *out) {
     int groups = x->inputs / GROUP;
-    const int8_t *byte = x->byte + (int64_t)row * x->inputs;
-    const float *scale = x->scale + (int64_t)row * groups, *sum = x->sum + (int64_t)row * groups;
+    const int64_t first = (int64_t)row * x->inputs;
+    const float *scale = x->scale + (int64_t)row * groups, *sum = (fine ? x->sum : x->high_sum) + (int64_t)row * groups;
     for (int r = 0; r < m; r++) out[r] = f_zero();
-    for (int group = 0; group < groups; group++, tile += TILE8, byte += GROUP) {
-        vi sums[AT_ONCE];
-        for (int r = 0; r < m; r++) sums[r] = i_set(0);
+    for (int group = 0; group < groups; group++, tile += TILE8) {
+        vi highs[AT_ONCE], lows[AT_ONCE];
+        for (int r = 0; r < m; r++) highs[r] = lows[r] = i_set(0);
         for (int four = 0; four < 8; four++) {
             vi numbers = i_load(tile + 64 * four);
             for (int r = 0; r < m; r++) {
-                vi from = i_set(four_of(byte + (int64_t)r * x->inputs + 4 * four));
-                sums[r] = i_dot_wide(sums[r], numbers, from);
+                const int64_t at = first + (int64_t)r * x->inputs + group * GROUP + 4 * four;
+                highs[r] = i_dot_wide(highs[r], numbers, i_set(four_of(x->high + at)));
+                if (fine) lows[r] = i_dot_wide(lows[r], numbers, i_set(four_of(x->low + at)));
             }
         }
         vf factor = f_half(tile + 512);
         for (int r = 0; r < m; r++) {
-            vf whole = f_fma(f_of(sums[r]), f_set(scale[r * groups + group]), f_set(-128.0f * sum[r * groups + group]));
+            vf whole = f_of(i_add(i_times256(highs[r]), lows[r])); /* below 2^29 */
+            whole = f_fma(whole, f_set(scale[r * groups + group]), f_set(-128.0f * sum[r * groups + group]));
             out[r] = f_fma(whole, factor, out[r]);
         }
     }
@@ -121,8 +139,10 @@ INLINE void product16(const uint8_t *tile, const Rows *x, int row, int m, vf *ou
 
 INLINE void product_of(const Matrix *w, int tile, const Rows *x, int row, int m, vf *out) {
     const uint8_t *data = w->data + tile * tile_bytes(w);
-    if (w->kind == BITS4) product4(data, x, row, m, out);
-    else if (w->kind == BITS8) product8(data, x, row, m, out);
+    if (w->kind == BITS4 && w->fine) product4(data, x, row, m, 1, out);
+    else if (w->kind == BITS4) product4(data, x, row, m, 0, out);
+    else if (w->kind == BITS8 && w->fine) product8(data, x, row, m, 1, out);
+    else if (w->kind == BITS8) product8(data, x, row, m, 0, out);
     else product16(data, x, row, m, out);
     if (w->bias)
         for (int r = 0; r < m; r++) out[r] = f_add(out[r], f_load(w->bias + tile * LANES));

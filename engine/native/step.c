@@ -57,9 +57,11 @@ static uint8_t *cut(uint8_t **at, int64_t bytes) {
 static Rows rows_in(uint8_t **at, int64_t rows, int32_t inputs) {
     Rows made = {.inputs = inputs};
     made.value = (float *)cut(at, rows * inputs * 4);
-    made.byte = (int8_t *)cut(at, rows * inputs);
+    made.high = (int8_t *)cut(at, rows * inputs);
+    made.low = (int8_t *)cut(at, rows * inputs);
     made.scale = (float *)cut(at, rows * (inputs / GROUP) * 4);
     made.sum = (float *)cut(at, rows * (inputs / GROUP) * 4);
+    made.high_sum = (float *)cut(at, rows * (inputs / GROUP) * 4);
     return made;
 }
 /* Tokens of a part of a context that long. */

@@ -59,6 +59,7 @@ INLINE vf f_power2(vi a) { /* 2^a, by its exponent */
 INLINE vi i_set(int32_t value) { return _mm512_set1_epi32(value); }
 INLINE vi i_load(const void *at) { return _mm512_loadu_si512(at); }
 INLINE vi i_add(vi a, vi b) { return _mm512_add_epi32(a, b); }
+INLINE vi i_times256(vi a) { return _mm512_slli_epi32(a, 8); }
 INLINE int32_t i_sum(vi a) { return _mm512_reduce_add_epi32(a); }
 INLINE vi i_low4(vi a) { return _mm512_and_si512(a, _mm512_set1_epi8(15)); }
 INLINE vi i_high4(vi a) { return _mm512_and_si512(_mm512_srli_epi16(a, 4), _mm512_set1_epi8(15)); }
@@ -157,6 +158,7 @@ INLINE vi i_load(const void *at) {
     return (vi){_mm256_loadu_si256(from), _mm256_loadu_si256(from + 1)};
 }
 INLINE vi i_add(vi x, vi y) { return (vi){_mm256_add_epi32(x.a, y.a), _mm256_add_epi32(x.b, y.b)}; }
+INLINE vi i_times256(vi x) { return (vi){_mm256_slli_epi32(x.a, 8), _mm256_slli_epi32(x.b, 8)}; }
 INLINE int32_t i_sum(vi x) {
     __m256i both = _mm256_add_epi32(x.a, x.b);
     __m128i four = _mm_add_epi32(_mm256_castsi256_si128(both), _mm256_extracti128_si256(both, 1));
