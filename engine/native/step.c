@@ -6,6 +6,7 @@
 #include <omp.h>
 #include "attention.h"
 #include "matrix.h"
+#include "team.h"
 
 #define MOST_PARTS 64   /* of a row's context */
 #define PART_TOKENS 128 /* at least; they depend on nothing but the row, so that its sums do not either */
@@ -143,23 +144,17 @@ static void store_tile(float *to, vf tile, int count) {
     memcpy(to, all, count * sizeof(float));
 }
 
-/* This thread's share of `count` pieces. */
-static void share(int count, int *begin, int *end) {
-    int threads = omp_get_num_threads(), thread = omp_get_thread_num();
-    *begin = (int)((int64_t)count * thread / threads);
-    *end = (int)((int64_t)count * (thread + 1) / threads);
-}
-
 /* out [rows, outputs] = x times w, or out += it; of several matrices the tiles are shared out together. */
 static void multiply(const Matrix *const *w, float *const *out, int matrices, const Rows *x, int rows, int add) {
-    int total = 0, begin, end;
+    int total = 0;
     for (int i = 0; i < matrices; i++) total += tiles_of(w[i]);
-    share(total, &begin, &end);
+    const Span own = share(total);
     for (int block = 0; block < rows; block += ROW_BLOCK) {
         const int last = block + ROW_BLOCK < rows ? block + ROW_BLOCK : rows;
         int first = 0;
         for (int i = 0; i < matrices; first += tiles_of(w[i]), i++) {
-            int from = begin > first ? begin - first : 0, to = end - first < tiles_of(w[i]) ? end - first : tiles_of(w[i]);
+            int from = own.begin > first ? own.begin - first : 0;
+            int to = own.end - first < tiles_of(w[i]) ? own.end - first : tiles_of(w[i]);
             for (int tile = from; tile < to; tile++) {
                 int count = w[i]->outputs - tile * LANES;
                 for (int row = block; row < last; row += AT_ONCE) {
@@ -178,11 +173,10 @@ static void multiply(const Matrix *const *w, float *const *out, int matrices, co
 
 /* SiLU(gate) * up for groups of 32, whose bytes are made at once. */
 static void gated(const Layer *layer, const Rows *x, const Rows *out, int rows) {
-    int begin, end;
-    share(layer->gate.outputs / GROUP, &begin, &end);
+    const Span own = share(layer->gate.outputs / GROUP);
     for (int block = 0; block < rows; block += ROW_BLOCK) {
         const int last = block + ROW_BLOCK < rows ? block + ROW_BLOCK : rows;
-        for (int group = begin; group < end; group++) {
+        for (int group = own.begin; group < own.end; group++) {
             for (int row = block; row < last; row += AT_ONCE) {
                 vf gate[AT_ONCE], up[AT_ONCE];
                 int m = last - row < AT_ONCE ? last - row : AT_ONCE;
@@ -251,26 +245,25 @@ static void join_row(const Model *model, const Layer *layer, const Batch *batch,
 }
 
 /* Attention of all rows: of few rows the parts are shared out, of many the rows. */
-static void attend_rows(const Model *model, const Layer *layer, const Batch *batch, const Space *space, const Rows *attended) {
+static void attend_rows(Team *team, const Model *model, const Layer *layer, const Batch *batch, const Space *space,
+                        const Rows *attended) {
     const int rows = batch->rows, count = space->num_parts;
     const int64_t each = (int64_t)count * model->heads * (model->dim + 2);
     if (space->shared) {
-#pragma omp for schedule(dynamic, 1)
-        for (int item = 0; item < rows * count; item++)
+        for (int item; (item = next_piece(team)) < rows * count;)
             attend_part(model, layer, batch, space, item / count, item % count, space->parts + item / count * each);
-#pragma omp for schedule(static)
-        for (int row = 0; row < rows; row++) join_row(model, layer, batch, attended, row, space->parts + row * each);
+        meet(team);
+        SHARE_OUT(row, rows) join_row(model, layer, batch, attended, row, space->parts + row * each);
     } else {
         float *parts = space->parts + omp_get_thread_num() * each;
-#pragma omp for schedule(dynamic, 1)
-        for (int row = 0; row < rows; row++) {
+        for (int row; (row = next_piece(team)) < rows;) {
             for (int part = 0; part < count; part++) attend_part(model, layer, batch, space, row, part, parts);
             join_row(model, layer, batch, attended, row, parts);
         }
     }
 }
 
-/* Book the ticks since the last call on a phase. Threads have met just before. */
+/* Book the ticks since the last call on a phase: the first thread's, behind a meeting of all. */
 INLINE uint64_t lap(const Batch *batch, int phase, uint64_t since) {
     if (omp_get_thread_num()) return 0;
     uint64_t now = __rdtsc();
@@ -278,7 +271,7 @@ INLINE uint64_t lap(const Batch *batch, int phase, uint64_t since) {
     return now;
 }
 
-static void run_layer(const Model *model, const Layer *layer, const Batch *batch, const Space *space) {
+static void run_layer(Team *team, const Model *model, const Layer *layer, const Batch *batch, const Space *space) {
     const int rows = batch->rows;
     uint64_t since = __rdtsc();
     Rows attended = space->wide, gate = space->wide;
@@ -286,50 +279,52 @@ static void run_layer(const Model *model, const Layer *layer, const Batch *batch
     gate.inputs = model->intermediate;
     const Matrix *projections[3] = {&layer->query, &layer->key, &layer->value};
     float *targets[3] = {space->query, space->key, space->value};
-#pragma omp for schedule(static)
-    for (int row = 0; row < rows; row++)
-        norm_row(batch->x + (int64_t)row * model->hidden, layer->input_norm, model->eps, &space->hidden, row);
-    since = lap(batch, NORMS, since);
-    multiply(projections, targets, 3, &space->hidden, rows, 0);
-#pragma omp barrier
-    since = lap(batch, PROJECTIONS, since);
-#pragma omp for schedule(static)
-    for (int row = 0; row < rows; row++) place_row(model, layer, batch, space, row);
-    since = lap(batch, CACHE, since);
-    attend_rows(model, layer, batch, space, &attended);
-    since = lap(batch, ATTENTION, since);
     const Matrix *out = &layer->out, *down = &layer->down;
     float *x = batch->x;
+    SHARE_OUT(row, rows)
+        norm_row(x + (int64_t)row * model->hidden, layer->input_norm, model->eps, &space->hidden, row);
+    meet(team);
+    since = lap(batch, NORMS, since);
+    multiply(projections, targets, 3, &space->hidden, rows, 0);
+    meet(team);
+    since = lap(batch, PROJECTIONS, since);
+    SHARE_OUT(row, rows) place_row(model, layer, batch, space, row);
+    meet(team);
+    since = lap(batch, CACHE, since);
+    attend_rows(team, model, layer, batch, space, &attended);
+    meet(team);
+    since = lap(batch, ATTENTION, since);
     multiply(&out, &x, 1, &attended, rows, 1);
-#pragma omp barrier
+    meet(team);
     since = lap(batch, OUTPUT, since);
-#pragma omp for schedule(static)
-    for (int row = 0; row < rows; row++)
-        norm_row(batch->x + (int64_t)row * model->hidden, layer->post_norm, model->eps, &space->hidden, row);
+    SHARE_OUT(row, rows)
+        norm_row(x + (int64_t)row * model->hidden, layer->post_norm, model->eps, &space->hidden, row);
+    meet(team);
     since = lap(batch, NORMS, since);
     gated(layer, &space->hidden, &gate, rows);
-#pragma omp barrier
+    meet(team);
     since = lap(batch, GATED, since);
     multiply(&down, &x, 1, &gate, rows, 1);
-#pragma omp barrier
+    meet(team);
     lap(batch, DOWN, since);
 }
 
 void forward(const Model *model, const Batch *batch) {
     uint8_t *at = batch->space;
     const Space space = space_in(model, batch, &at);
+    Team team = {0};
 #pragma omp parallel num_threads(batch->threads)
     {
         for (int layer = 0; layer < model->num_layers; layer++)
-            run_layer(model, model->layers + layer, batch, &space);
+            run_layer(&team, model, model->layers + layer, batch, &space);
         uint64_t since = __rdtsc();
-#pragma omp for schedule(static)
-        for (int n = 0; n < batch->num_wanted; n++)
+        SHARE_OUT(n, batch->num_wanted)
             norm_row(batch->x + batch->wanted[n] * model->hidden, model->norm, model->eps, &space.hidden, n);
+        meet(&team);
         const Matrix *head = &model->head;
         float *logits = batch->logits;
         multiply(&head, &logits, 1, &space.hidden, batch->num_wanted, 0);
-#pragma omp barrier
+        meet(&team);
         lap(batch, HEAD, since);
     }
 }
