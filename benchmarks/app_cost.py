@@ -50,7 +50,9 @@ def steps_part(chosen: argparse.Namespace) -> dict[str, Any]:
 
 
 def show_steps(console: Console, part: dict[str, Any]) -> None:
-    table = Table("", "steps/s, median", "rounds", "ms a step, median", "cores beside the engine")
+    table = Table(
+        "", "steps/s, median", "rounds", "ms a step, median", "cores beside the engine", "loop late by, p99"
+    )
     for name, rounds in part["rounds"].items():
         made = [Round(**values) for values in rounds]
         table.add_row(
@@ -59,6 +61,7 @@ def show_steps(console: Console, part: dict[str, Any]) -> None:
             " ".join(f"{r.steps_per_s:,.1f}" for r in made),
             f"{median(r.ms_p50 for r in made):.3f}",
             f"{median(r.cpu for r in made):.2f}",
+            f"{median(r.late_p99_ms for r in made):.1f} ms",
         )
     table.title = f"{part['model']}, {part['chats']} chats, {part['graph_share']:.0%} of steps by graph"
     console.print(table)

@@ -14,10 +14,12 @@ from engine.records import AnyEvent, Failed, Finished, Message, Ready, Rejected,
 from engine.request import SamplingParams
 from tui_infer.app import TuiInferApp
 from tui_infer.config import Settings
+from tui_infer.terminal import search_garbage_less
 
 SIZE = (200, 60)  # room for four panes and every panel beside them
 WARM_UP = 0.1  # share of a round's decode steps that does not count
 LOAD_S, ROUND_S = 300.0, 120.0
+TICK_S = 0.005
 PROMPT = "Explain to a colleague, step by step and with examples, how part {number} of a computer works: " + (
     "what it is for, what it costs, how it fails, and what one would do without it. " * 4
 )
@@ -75,13 +77,17 @@ class Listener:
 
 @dataclass(frozen=True)
 class Round:
-    """One round: steps a second of the engine, and cores that this process used, client included."""
+    """One round: steps a second of the engine, and cores that this process used, client included.
+
+    ``late_p99_ms``: by how much a timer of 5 ms came late in this process's loop, at the 99th percentile.
+    """
 
     steps_per_s: float
     ms_p50: float
     graph_share: float
     cpu: float
     steps: int
+    late_p99_ms: float = 0.0
 
 
 async def compare(config: EngineConfig, chats: int, steps: int, rounds: int) -> dict[str, list[Round]]:
@@ -91,6 +97,7 @@ async def compare(config: EngineConfig, chats: int, steps: int, rounds: int) -> 
         chats: chats that stream at once.
         steps: tokens of each answer, and so decode steps of a round.
     """
+    search_garbage_less()  # as the app's process does
     listen = Listener()
     client = EngineClient(config, listen)
     await client.start()
@@ -147,8 +154,13 @@ def _params(steps: int) -> SamplingParams:
 async def _measure(listen: Listener, chats: int, ask: Callable[[], Awaitable[None]]) -> Round:
     listen.begin(chats)
     began, cpu = time.perf_counter(), time.process_time()
-    await ask()
-    await listen.wait(listen.done, ROUND_S)
+    late: list[float] = []
+    timer = asyncio.create_task(_watch_the_loop(late))
+    try:
+        await ask()
+        await listen.wait(listen.done, ROUND_S)
+    finally:
+        timer.cancel()
     cores = (time.process_time() - cpu) / (time.perf_counter() - began)
     await asyncio.sleep(0.3)  # the last records come when the engine goes idle
     counted = [r for r in listen.records if r.kind == "decode" and r.decode_tokens == chats]
@@ -162,4 +174,13 @@ async def _measure(listen: Listener, chats: int, ask: Callable[[], Awaitable[Non
         graph_share=sum(record.mode == "graph" for record in counted) / len(counted),
         cpu=cores,
         steps=len(counted),
+        late_p99_ms=sorted(late)[int(len(late) * 0.99)],
     )
+
+
+async def _watch_the_loop(late: list[float]) -> None:
+    """Until it is cancelled."""
+    while True:
+        before = time.perf_counter()
+        await asyncio.sleep(TICK_S)
+        late.append((time.perf_counter() - before - TICK_S) * 1e3)

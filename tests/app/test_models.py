@@ -396,6 +396,7 @@ async def test_a_real_engine_is_replaced_and_the_chat_goes_on_with_the_other_mod
             assert client.pid != first
             assert app.state.status is not None
             assert app.state.status.model_path == str(other)
+            await wait_until(lambda: app.screen is app.main, 60, "the screen that shows the loading to go")
             await ask(app, pilot, "the cat")
             await wait_until(lambda: len(app.state.current.turns) == 4 and not app.state.active, 60)
             assert sent[-1].history is None, "token ids of the model before are not sent"
