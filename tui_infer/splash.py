@@ -12,7 +12,7 @@ from tui_infer.sanitize import one_line
 
 ENTER, LEAVE = "\x1b[?1049h\x1b[?25l\x1b[H\x1b[2J", "\x1b[?1049l\x1b[?25h"
 BOLD, DIM, PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[0m"
-ENDING = {signal.SIGTERM: 143, signal.SIGHUP: 129}  # as once the app runs
+ENDING = {signal.SIGTERM: 143, signal.SIGHUP: 129, signal.SIGINT: 130}
 STAGE_ROW = 3
 
 
@@ -31,10 +31,11 @@ class Splash:
         self._model = model
         self._write = write or _to_terminal
         self._before: dict[signal.Signals, object] = {}
+        self._left = False
 
     def __enter__(self) -> "Splash":
         for number in ENDING:
-            self._before[number] = signal.signal(number, _end)
+            self._before[number] = signal.signal(number, self._end)
         self._before[signal.SIGTSTP] = signal.signal(signal.SIGTSTP, signal.SIG_IGN)
         self._write(f"{ENTER}{BOLD} tui-infer{PLAIN}")
         self.show(Progress("loading", self._model))
@@ -51,18 +52,20 @@ class Splash:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is not None:
+        if kind is not None and not self._left:
             self.leave()
         for number, handler in self._before.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
 
     def leave(self) -> None:
         """Give the terminal back: the app will not."""
+        self._left = True
         self._write(LEAVE)
 
-
-def _end(number: int, _: FrameType | None) -> NoReturn:
-    raise SystemExit(ENDING[signal.Signals(number)])
+    def _end(self, number: int, _: FrameType | None) -> NoReturn:
+        """Give it back at once: the signal may come before the window's block is entered."""
+        self.leave()
+        raise SystemExit(ENDING[signal.Signals(number)])
 
 
 def _columns() -> int:

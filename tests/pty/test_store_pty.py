@@ -29,9 +29,15 @@ def folder(own_folders: Path) -> Path:
 
 @pytest.fixture
 def long_answers(start: START, own_folders: Path) -> START:  # noqa: F811
-    """Answers that are longer than the test, in four panes and nothing beside them."""
+    """Answers that are longer than the test, in four panes and nothing beside them.
+
+    Slow enough that the first prompt is still in view when the last answer begins.
+    """
     config = own_folders / "config" / "config.toml"
-    config.write_text('temperature = 0.0\nmax_tokens = 900\nlayout = "4"\ninspector = "hidden"\n')
+    config.write_text(
+        'temperature = 0.0\nmax_tokens = 900\nignore_eos = true\nlayout = "4"\ninspector = "hidden"\n'
+        '[engine]\nquant = "none"\n'
+    )
     return start
 
 
