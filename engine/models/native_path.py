@@ -132,6 +132,8 @@ class NativePath:
         contexts = batch.contexts if batch.contexts is not None else batch.context_lens.tolist()
         sequence, context = _rows_of(batch.query_lens, contexts)
         wanted = torch.arange(len(x)) if rows is None else rows
+        if len(wanted) > len(x):
+            raise ValueError(f"{len(wanted)} rows of logits are wanted of {len(x)}")
         logits = torch.empty(len(wanted), self._model.head.outputs)
         held = (rope.cos, rope.sin, batch.slot_mapping, batch.block_tables, sequence, context, wanted, logits)
         value = _Batch(

@@ -260,7 +260,13 @@ def test_profile_without_graphs_has_one_row_no_ratio_and_the_reason():
 
 
 def test_prefill_measures_a_new_prompt_and_the_same_again_from_the_cache():
-    found = bench_prefill([config(prefill_chunk=64)], PrefillPlan(lengths=(16, 200), repeats=2), quiet)
+    near = pytest.approx(1.0, rel=0.5)
+    for _ in range(4):  # whoever else wants the core between two readings of the clock is not there each time
+        found = bench_prefill([config(prefill_chunk=64)], PrefillPlan(lengths=(16, 200), repeats=2), quiet)
+        if all(row["ttft_ms_p50"] / row["ms_p50"] == near for row in found["rows"]):
+            break
+    else:
+        pytest.fail("the first token is not there when its steps are")
     parts = [(row["prompt_tokens"], row["cached_tokens"], row["steps"]) for row in found["rows"]]
     # At most all but one token are cached: nothing of one block, twelve blocks of 200.
     assert parts == [(16, 0, 1), (16, 0, 1), (200, 0, 4), (200, 192, 1)]
@@ -268,7 +274,6 @@ def test_prefill_measures_a_new_prompt_and_the_same_again_from_the_cache():
         assert row.items() >= IDENTITY.items()
         assert row["computed_tokens"] == row["prompt_tokens"] - row["cached_tokens"]
         assert row["ms_p50"] > 0
-        assert row["ttft_ms_p50"] > 0
         assert row["tokens_per_s"] == pytest.approx(row["prompt_tokens"] / row["ms_p50"] * 1e3, rel=1e-3)
     assert found["skipped"] == []
 
