@@ -214,7 +214,7 @@ INLINE vi i_dot_wide(vi sum, vi bytes, vi x) { /* in two halves: the sums of 16 
 
 INLINE vf f_zero(void) { return f_set(0.0f); }
 
-/* e^x within 2 units in the last place: 2^n times a polynomial of degree 6 on [-ln 2 / 2, ln 2 / 2]. */
+/* e^x, from -87 to 88: 2^n times a polynomial of degree 6 on [-ln 2 / 2, ln 2 / 2]. */
 INLINE vf f_exp(vf x) {
     x = f_min(f_max(x, f_set(-87.0f)), f_set(88.0f));
     vi n = i_of(f_mul(x, f_set(1.44269504f)));
