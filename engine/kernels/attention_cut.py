@@ -31,6 +31,7 @@ def attention_shape(pairs: int) -> AttentionShape:
     Few programs keep their tiles in registers, many go through shared memory; longer contexts are shared by
     more programs.
     """
+    programs = MOST_PROGRAMS
     if pairs < 16:
         tile, warps, stages, chunk = 64, 4, 0, 64
     elif pairs < 32:
@@ -38,8 +39,8 @@ def attention_shape(pairs: int) -> AttentionShape:
     elif pairs < 128:
         tile, warps, stages, chunk = 64, 4, 0, CUT_FOR * pairs // 256
     elif pairs < 256:
-        tile, warps, stages, chunk = 32, 4, 4, 128
+        tile, warps, stages, chunk, programs = 32, 4, 4, 128, MOST_PROGRAMS // 2
     else:
-        tile, warps, stages, chunk = 128, 4, 3, CUT_FOR
-    workers = min(MOST_WORKERS, 1 << (max(1, MOST_PROGRAMS // pairs).bit_length() - 1))
-    return AttentionShape(tile, warps, stages, -(-chunk // tile) * tile, workers)
+        tile, warps, stages, chunk = 128, 4, 2, CUT_FOR
+    workers = min(MOST_WORKERS, 1 << (max(1, programs // pairs).bit_length() - 1))
+    return AttentionShape(tile, warps, stages, -(-chunk // tile) * tile, workers, early=stages > 0)

@@ -1,15 +1,26 @@
-"""The most likely token of each row, in two launches: candidates of slices, then the best of them."""
+"""The most likely token of each row, in two launches: candidates of slices, then the best of them.
+
+Each starts while the one before runs, on cards that can do that (``engine.kernels.dependent``).
+"""
+
+from functools import cache
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from engine.kernels.dependent import release, wait
+
 SLICE = 4096
 
 
 @triton.jit
-def _slices(logits, best, where, V, SLICE: tl.constexpr, SLICES: tl.constexpr):  # type: ignore[no-untyped-def]
+def _slices(  # type: ignore[no-untyped-def]
+    logits, best, where, V, SLICE: tl.constexpr, SLICES: tl.constexpr, PDL: tl.constexpr
+):
+    release(PDL)
+    wait(PDL)
     row = tl.program_id(0).to(tl.int64)
     part = tl.program_id(1)
     columns = part * SLICE + tl.arange(0, SLICE)
@@ -21,7 +32,10 @@ def _slices(logits, best, where, V, SLICE: tl.constexpr, SLICES: tl.constexpr): 
 
 
 @triton.jit
-def _best(tokens, best, where, V, SLICES: tl.constexpr, PADDED: tl.constexpr):  # type: ignore[no-untyped-def]
+def _best(  # type: ignore[no-untyped-def]
+    tokens, best, where, V, SLICES: tl.constexpr, PADDED: tl.constexpr, PDL: tl.constexpr
+):
+    wait(PDL)
     row = tl.program_id(0).to(tl.int64)
     part = tl.arange(0, PADDED)
     there = part < SLICES
@@ -39,5 +53,13 @@ def greedy(logits: Tensor, out: Tensor) -> None:
     slices = triton.cdiv(vocab, SLICE)
     best = logits.new_empty(rows, slices)
     where = best.new_empty(rows, slices, dtype=torch.int32)
-    _slices[(rows, slices)](logits, best, where, vocab, SLICE=SLICE, SLICES=slices, num_warps=8)
-    _best[(rows,)](out, best, where, vocab, SLICES=slices, PADDED=triton.next_power_of_2(slices), num_warps=1)
+    dependent = logits.is_cuda and _dependent(logits.device)
+    launch = {"PDL": dependent, **({"launch_pdl": True} if dependent else {})}
+    padded = triton.next_power_of_2(slices)
+    _slices[(rows, slices)](logits, best, where, vocab, SLICE=SLICE, SLICES=slices, num_warps=8, **launch)
+    _best[(rows,)](out, best, where, vocab, SLICES=slices, PADDED=padded, num_warps=1, **launch)
+
+
+@cache
+def _dependent(device: torch.device) -> bool:
+    return torch.cuda.get_device_capability(device) >= (9, 0)

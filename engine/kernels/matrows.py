@@ -12,21 +12,18 @@ from engine.kernels.dependent import release, wait
 
 
 @triton.jit
-def norm_scale(  # type: ignore[no-untyped-def]
+def norm_parts(  # type: ignore[no-untyped-def]
     squares,
     row,
-    eps,
-    K: tl.constexpr,
     ROWS: tl.constexpr,
     ROWS_PADDED: tl.constexpr,
     PARTS: tl.constexpr,
     PARTS_PADDED: tl.constexpr,
 ):
-    """Factors of the RMS norm of each row, [ROWS_PADDED], from sums of squares in parts."""
+    """Parts of the sum of squares of each row, [PARTS_PADDED, ROWS_PADDED]."""
     part = tl.arange(0, PARTS_PADDED)
     there = (part < PARTS)[:, None] & (row < ROWS)[None, :]
-    summed = tl.load(squares + part[:, None] * ROWS_PADDED + row[None, :], mask=there, other=0.0)
-    return tl.rsqrt(tl.sum(summed, axis=0) / K + eps)
+    return tl.load(squares + part[:, None] * ROWS_PADDED + row[None, :], mask=there, other=0.0)
 
 
 @triton.jit
@@ -106,10 +103,21 @@ def matrows(  # type: ignore[no-untyped-def]
         early = tl.load(weights + begin, mask=known, other=0.0)
         if SILU:
             early_up = tl.load(weights + upper + begin, mask=known, other=0.0)
+    # What the end needs is asked for before the sums, so that nobody waits for it then.
+    if BIAS:
+        offset = tl.load(bias + outs, mask=inside, other=0.0)
+        if SILU:
+            offset_up = tl.load(bias + N + outs, mask=inside, other=0.0)
+    if EMIT:
+        strength = tl.load(gain + outs, mask=inside, other=0.0)
+    at = row[None, :] * N + outs[:, None]
+    kept = inside[:, None] & (row < ROWS)[None, :]
     release(PDL)
     wait(PDL)
-    if NORM and CUTS == 1:
-        scale = norm_scale(squares_in, row, eps, K, ROWS, ROWS_PADDED, PARTS, PARTS_PADDED)
+    if NORM:
+        parts = norm_parts(squares_in, row, ROWS, ROWS_PADDED, PARTS, PARTS_PADDED)
+    if RESIDUAL:
+        before = tl.load(residual + at, mask=kept, other=0.0)
     start = begin
     if EARLY:
         value = tl.load(values + begin, mask=(rowed < ROWS) & (begin + depth < end), other=0.0)
@@ -145,28 +153,26 @@ def matrows(  # type: ignore[no-untyped-def]
         all_cuts = partial + tl.program_id(0) * (CUTS * BN * ROWS_PADDED)
         for other in tl.static_range(CUTS):
             total += tl.load(all_cuts + other * (BN * ROWS_PADDED) + place, cache_modifier=".cg")
-        if NORM:
-            scale = norm_scale(squares_in, row, eps, K, ROWS, ROWS_PADDED, PARTS, PARTS_PADDED)
     if NORM:
+        scale = tl.rsqrt(tl.sum(parts, axis=0) / K + eps)
         total *= scale[None, :]
         if SILU:
             total_up *= scale[None, :]
     if BIAS:
-        total += tl.load(bias + outs, mask=inside, other=0.0).to(tl.float32)[:, None]
+        total += offset.to(tl.float32)[:, None]
         if SILU:
-            total_up += tl.load(bias + N + outs, mask=inside, other=0.0).to(tl.float32)[:, None]
+            total_up += offset_up.to(tl.float32)[:, None]
     if SILU:
         total = total * tl.sigmoid(total) * total_up
-    at = row[None, :] * N + outs[:, None]
-    kept = inside[:, None] & (row < ROWS)[None, :]
     if RESIDUAL:
-        total += tl.load(residual + at, mask=kept, other=0.0).to(tl.float32)
+        total += before.to(tl.float32)
     rounded = total.to(y.dtype.element_ty)
     tl.store(y + at, rounded, mask=kept)
     if EMIT:
         again = tl.where(kept, rounded.to(tl.float32), 0.0)
-        strength = tl.load(gain + outs, mask=inside, other=0.0).to(tl.float32)
-        tl.store(gained + at, (again * strength[:, None]).to(gained.dtype.element_ty), mask=kept)
+        tl.store(
+            gained + at, (again * strength.to(tl.float32)[:, None]).to(gained.dtype.element_ty), mask=kept
+        )
         tl.store(squares + tl.program_id(0) * ROWS_PADDED + row, tl.sum(again * again, axis=0))
 
 
@@ -181,10 +187,12 @@ def embed(  # type: ignore[no-untyped-def]
     K: tl.constexpr,
     BLOCK: tl.constexpr,
     EMIT: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     """Rows of ``table`` [V, K] by ``ids`` into ``x`` [rows, K]; grid (rows,). ``EMIT`` as in ``matrows``,
-    with one part of squares.
+    with one part of squares. The next kernel starts when this one has ended.
     """
+    wait(PDL)
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     inside = columns < K

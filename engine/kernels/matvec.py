@@ -1,13 +1,16 @@
 """One row times a weight matrix: y = W x with what stands around it in a decoder layer.
 
 A program owns a few outputs and reads their weights once, in order; sums are float32. The first tile of
-weights is in registers before the kernel waits for its input.
+weights is in registers before the kernel waits for its input. What is read after the sums makes the kernel
+that waits wait longer; narrow models, whose kernels are short, ask for it before.
 """
 
 import triton
 import triton.language as tl
 
-from engine.kernels.dependent import release, wait
+from engine.kernels.dependent import prefetch, release, wait
+
+PREFETCHERS = tl.constexpr(8)  # programs that ask for the gains: the first ones start before the others
 
 
 @triton.jit
@@ -27,12 +30,14 @@ def matvec(  # type: ignore[no-untyped-def]
     SILU: tl.constexpr,
     BIAS: tl.constexpr,
     RESIDUAL: tl.constexpr,
+    SOON: tl.constexpr,
     PDL: tl.constexpr,
 ):
     """[N] = [N, K] @ [K]; grid (cdiv(N, BN),).
 
     ``NORM``: of the RMS norm of ``x`` with ``gain``. ``SILU``: ``w`` is [2 N, K], SiLU of the first half of
-    the outputs times the second. ``BIAS`` [N or 2 N] and ``RESIDUAL`` [N] are added.
+    the outputs times the second. ``BIAS`` [N or 2 N] and ``RESIDUAL`` [N] are added. ``SOON``: these, and
+    the gains, are asked for before the sums.
     """
     first = tl.program_id(0).to(tl.int64) * BN
     rows = first + tl.arange(0, BN)
@@ -44,8 +49,18 @@ def matvec(  # type: ignore[no-untyped-def]
     if SILU:
         other = base + N.to(tl.int64) * K
         tile_up = tl.load(other, mask=there, other=0.0, eviction_policy="evict_first")
+    if SOON:
+        if NORM:  # noqa: SIM102 - one is known when the kernel is compiled, the other is not
+            if tl.program_id(0) < PREFETCHERS:
+                prefetch(gain, 2 * K, PDL)
+        if BIAS:
+            offset = tl.load(bias + rows, mask=inside, other=0.0)
+            if SILU:
+                offset_up = tl.load(bias + N + rows, mask=inside, other=0.0)
     release(PDL)
     wait(PDL)
+    if SOON and RESIDUAL:
+        before = tl.load(residual + rows, mask=inside, other=0.0)
     total = tl.zeros([BN, BK], tl.float32)
     if SILU:
         total_up = tl.zeros([BN, BK], tl.float32)
@@ -77,14 +92,21 @@ def matvec(  # type: ignore[no-untyped-def]
         result *= scale
         if SILU:
             up *= scale
+    if not SOON:
+        if BIAS:
+            offset = tl.load(bias + rows, mask=inside, other=0.0)
+            if SILU:
+                offset_up = tl.load(bias + N + rows, mask=inside, other=0.0)
+        if RESIDUAL:
+            before = tl.load(residual + rows, mask=inside, other=0.0)
     if BIAS:
-        result += tl.load(bias + rows, mask=inside, other=0.0).to(tl.float32)
+        result += offset.to(tl.float32)
         if SILU:
-            up += tl.load(bias + N + rows, mask=inside, other=0.0).to(tl.float32)
+            up += offset_up.to(tl.float32)
     if SILU:
         result = result * tl.sigmoid(result) * up
     if RESIDUAL:
-        result += tl.load(residual + rows, mask=inside, other=0.0).to(tl.float32)
+        result += before.to(tl.float32)
     tl.store(y + rows, result.to(y.dtype.element_ty), mask=inside)
 
 
@@ -118,8 +140,11 @@ def matvec_join(  # type: ignore[no-untyped-def]
     inside = rows < N
     base = w + rows[:, None] * K + columns[None, :]
     tile = tl.load(base, mask=inside[:, None] & (columns < K)[None, :], other=0.0)
+    if BIAS:
+        offset = tl.load(bias + rows, mask=inside, other=0.0)
     release(PDL)
     wait(PDL)
+    before = tl.load(residual + rows, mask=inside, other=0.0)
     total = tl.zeros([BN, BK], tl.float32)
     for k in tl.static_range(0, K, BK):
         at = k + columns
@@ -143,7 +168,7 @@ def matvec_join(  # type: ignore[no-untyped-def]
         total += tile.to(tl.float32) * value[None, :]
         if k + BK < K:
             tile = ahead
-    result = tl.sum(total, axis=1) + tl.load(residual + rows, mask=inside, other=0.0).to(tl.float32)
+    result = tl.sum(total, axis=1) + before.to(tl.float32)
     if BIAS:
-        result += tl.load(bias + rows, mask=inside, other=0.0).to(tl.float32)
+        result += offset.to(tl.float32)
     tl.store(y + rows, result.to(y.dtype.element_ty), mask=inside)

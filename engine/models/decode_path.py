@@ -39,6 +39,7 @@ class Settings:
         parts: in how many parts one row's attention goes to the output projection.
         parts_width: heads times head dim up to which it does; wider ones are joined before.
         coming_bytes: weights that the attention kernel asks for ahead.
+        narrow: dimensions up to which a row's kernels read biases, gains and the row before their sums.
         attention: how the attention kernel is cut, in place of the usual way.
     """
 
@@ -47,6 +48,7 @@ class Settings:
     parts: int = 8
     parts_width: int = 2048
     coming_bytes: int = 4 * 2**20
+    narrow: int = 2048
     attention: AttentionShape | None = None
 
 
@@ -159,8 +161,8 @@ class DecodePath:
         return logits
 
     def _start(self, flow: Flow, input_ids: Tensor, gain: Tensor) -> None:
-        """Embeddings. Not a dependent launch: it waits for all that went before, and so do the kernels behind
-        it, which read lengths and tables before they wait.
+        """Embeddings. They let nothing start before they have ended: the kernels behind them read lengths and
+        tables before they wait, and those are of the kernel before.
         """
         hidden = flow.x.shape[1]
         self._embed[(flow.rows,)](
@@ -173,7 +175,9 @@ class DecodePath:
             K=hidden,
             BLOCK=_power_of_two(hidden),
             EMIT=flow.rows > 1,
+            PDL=self.dependent,
             num_warps=4,
+            **self._launch,
         )
         flow.parts = 1
 
@@ -226,6 +230,7 @@ class DecodePath:
                 K=ins,
                 BN=tile.outs,
                 BK=tile.ins,
+                SOON=flow.x.shape[1] <= self._settings.narrow,
                 **flags,
                 **self._launch,
             )

@@ -42,7 +42,7 @@ def compiled(kernel: Any, types: dict[str, str], constants: dict[str, Any], warp
 def main() -> None:
     """Each kernel once, in a form that a real model takes."""
     flags = {"NORM": True, "SILU": False, "BIAS": True, "RESIDUAL": True, "PDL": True}
-    compiled(matvec, PRODUCT, flags | {"K": 1536, "BN": 2, "BK": 512, "SILU": True}, 2)
+    compiled(matvec, PRODUCT, flags | {"K": 1536, "BN": 2, "BK": 512, "SILU": True, "SOON": True}, 2)
     compiled(
         matvec_join,
         PRODUCT | PARTS,
@@ -60,7 +60,7 @@ def main() -> None:
     compiled(
         embed,
         {"x": HALF, "gained": HALF, "squares": FLOAT, "ids": LONG, "table": HALF, "gain": HALF},
-        {"K": 1536, "BLOCK": 2048, "EMIT": True},
+        {"K": 1536, "BLOCK": 2048, "EMIT": True, "PDL": True},
         4,
     )
     types = PARTS | {"out": HALF, "pieces": FLOAT, "piece_peaks": FLOAT, "piece_sums": FLOAT, "arrived": INT}
@@ -87,10 +87,16 @@ def main() -> None:
         }
         compiled(split_attention, types, heads | cut | {"PDL": True, "PREFETCH": True}, warps)
     compiled(
-        _slices, {"logits": FLOAT, "best": FLOAT, "where": INT, "V": "i32"}, {"SLICE": 4096, "SLICES": 38}, 8
+        _slices,
+        {"logits": FLOAT, "best": FLOAT, "where": INT, "V": "i32"},
+        {"SLICE": 4096, "SLICES": 38, "PDL": True},
+        8,
     )
     compiled(
-        _best, {"tokens": LONG, "best": FLOAT, "where": INT, "V": "i32"}, {"SLICES": 38, "PADDED": 64}, 1
+        _best,
+        {"tokens": LONG, "best": FLOAT, "where": INT, "V": "i32"},
+        {"SLICES": 38, "PADDED": 64, "PDL": True},
+        1,
     )
     compiled(
         _advance,

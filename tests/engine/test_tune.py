@@ -234,7 +234,8 @@ def test_whatever_is_tried_fits_kernels_and_card(kind, ins, rows):
 
 def test_every_tile_of_the_table_would_be_found_again():
     for key, tile in MEASURED.items():
-        assert tile in candidates(Shape(*key), HOPPER_SHARED)
+        # The best of them is tried with its first tile read early too.
+        assert replace(tile, early=False) in candidates(Shape(*key), HOPPER_SHARED)
 
 
 @pytest.mark.parametrize(
