@@ -56,6 +56,7 @@ from tui_infer.widgets.inspector.panel import Panel
 QUIT_TWICE_S = 2.0
 INSPECTOR_PERIOD_S = 0.1
 SHARED_PERIOD_S = 0.2  # of the same, while the engine computes on the cores that drawing takes
+SHARED_FRAME_S = 0.1  # between two draws of what streams, then
 STREAMING = {"steps", "turns"}  # what changes by itself, many times a second
 GPU_PERIOD_S = 1.0
 FLASH_S = 2.0  # for toasts that follow each other quickly
@@ -109,6 +110,7 @@ class TuiInferApp(App[int], inherit_bindings=False):
         self._dirty: set[tuple[str, str]] = set()
         self._inspector_due = False
         self._inspector_awaited = False  # by somebody who did something
+        self._drawn_s = 0.0
         self._inspector_shown_s = 0.0
         self._frame_timer: Timer | None = None
         self._gpu_timer: Timer | None = None
@@ -220,7 +222,7 @@ class TuiInferApp(App[int], inherit_bindings=False):
 
     def _frame(self) -> None:
         """Draw what changed since the last frame, all of it at once."""
-        if self._screen_is_up:
+        if self._screen_is_up and not self._waits:
             main = self.main
             main.begin_frame()
             try:
@@ -232,6 +234,7 @@ class TuiInferApp(App[int], inherit_bindings=False):
         """Bring the widgets up to date; go to sleep when nothing changed."""
         dirty, self._dirty = self._dirty, set()
         if dirty:
+            self._drawn_s = monotonic()
             self.tools.follow()
             self.models.follow()
             self._show_notices()
@@ -250,12 +253,23 @@ class TuiInferApp(App[int], inherit_bindings=False):
             self._frame_timer.pause()
 
     @property
+    def _shared(self) -> bool:
+        """Whether the engine computes on the cores that drawing takes."""
+        status = self.state.status
+        return status is not None and status.device == "cpu" and self.replay is None
+
+    @property
+    def _waits(self) -> bool:
+        """Whether what changed can wait for a later frame: only what streams by itself, on shared cores."""
+        if not self._dirty or not self._shared or monotonic() - self._drawn_s >= SHARED_FRAME_S:
+            return False
+        return {topic for topic, _ in self._dirty} <= STREAMING
+
+    @property
     def _inspector_period(self) -> float:
         """Seconds between two draws of the inspector."""
-        status = self.state.status
-        shared = status is not None and status.device == "cpu" and self.replay is None
         streams = not (self._inspector_awaited or self.state.paused or self.state.moment is not None)
-        return SHARED_PERIOD_S if shared and streams else INSPECTOR_PERIOD_S
+        return SHARED_PERIOD_S if self._shared and streams else INSPECTOR_PERIOD_S
 
     def _show_notices(self) -> None:
         notices, self.state.notices = self.state.notices, []
