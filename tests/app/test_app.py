@@ -1,7 +1,9 @@
 """The app as a user meets it, against a scripted engine."""
 
 from functools import partial
+from time import monotonic
 
+import msgspec
 import pytest
 from textual import events
 
@@ -482,6 +484,21 @@ async def test_a_frame_before_the_first_screen_draws_nothing_and_loses_nothing()
     app._frame()
     assert app._dirty == {("notice", "")}
     assert len(app.state.notices) == 1
+
+
+@pytest.mark.parametrize(("device", "waits"), [("cpu", True), ("cuda:0", False)])
+async def test_what_streams_waits_for_a_later_frame_on_the_engines_own_cores_alone(device, waits) -> None:
+    async with running(ScriptedClient("x")) as (app, _):
+        await wait_until(lambda: app.state.status is not None)
+        app.state.status = msgspec.structs.replace(app.state.status, device=device)
+        app._drawn_s = monotonic()
+        app._dirty = {("steps", ""), ("turns", app.state.focused)}
+        assert app._waits == waits
+        app._dirty.add(("sessions", ""))
+        assert not app._waits
+        app._dirty = {("steps", "")}
+        app._drawn_s = monotonic() - 1
+        assert not app._waits
 
 
 async def test_what_is_typed_after_a_change_of_the_chat_goes_to_the_new_one() -> None:
