@@ -17,6 +17,7 @@ SPINS = 20_000
 
 TRIAL_STEPS = 3
 FIRST_TRIAL_AFTER = 12
+FIRST_TRIAL_MS = 150.0  # or after steps that took so long together: on a busy machine twelve are seconds
 TRIAL_EVERY = 96  # decode steps between trials: a trial costs a percent or two
 SLOW_FACTOR = 2.0  # a step this much slower than the usual one calls for a trial at once
 CLEAR_GAIN = 0.9
@@ -46,6 +47,7 @@ class ThreadGovernor:
         self._usual: list[float] = []
         self._trial: list[float] | None = None
         self._until_trial = FIRST_TRIAL_AFTER
+        self._ms_to_first = FIRST_TRIAL_MS
 
     def observe(self, batch: int, ms: float) -> None:
         """Take in a pure decode step of ``batch`` rows that took ``ms`` milliseconds."""
@@ -65,6 +67,9 @@ class ThreadGovernor:
         self._usual.append(ms)
         del self._usual[: -4 * TRIAL_STEPS]
         self._until_trial -= 1
+        self._ms_to_first -= ms
+        if self._ms_to_first <= 0:
+            self._until_trial, self._ms_to_first = 0, float("inf")
         late = self.threads > 1 and len(self._usual) >= 4 * TRIAL_STEPS and self._grew()
         if len(self._usual) >= TRIAL_STEPS and (self._until_trial <= 0 or late):
             self._trial = []
@@ -85,7 +90,7 @@ class ThreadGovernor:
     def _judge(self, tried_ms: float, usual_ms: float) -> None:
         better = tried_ms < CLEAR_GAIN * usual_ms
         self._usual.clear()
-        self._until_trial = TRIAL_EVERY
+        self._until_trial, self._ms_to_first = TRIAL_EVERY, float("inf")
         self._end_trial(self._other if better else self.threads)
 
     def _end_trial(self, threads: int) -> None:

@@ -4,7 +4,7 @@ import sys
 import time
 
 from engine.process import EngineProcess
-from engine.threads import FIRST_TRIAL_AFTER, SPINS, TRIAL_EVERY, ThreadGovernor, limit_spinning
+from engine.threads import FIRST_TRIAL_AFTER, SPINS, TRIAL_EVERY, TRIAL_STEPS, ThreadGovernor, limit_spinning
 
 
 class Machine:
@@ -44,8 +44,16 @@ def test_a_busy_neighbour_leads_to_one_thread_within_twenty_steps():
 def test_a_machine_that_is_busy_from_the_start_is_noticed_soon():
     machine = Machine()
     machine.busy = True
-    machine.run(FIRST_TRIAL_AFTER + 8)
+    machine.run(TRIAL_STEPS + 5)
     assert machine.governor.threads == 1
+
+
+def test_quick_steps_are_tried_otherwise_after_their_number():
+    machine = Machine()
+    for _ in range(FIRST_TRIAL_AFTER):
+        assert machine.threads == 2
+        machine.governor.observe(1, 5.0)
+    assert machine.threads == 1
 
 
 def test_all_threads_come_back_when_the_neighbour_goes():
