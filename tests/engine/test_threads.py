@@ -50,7 +50,7 @@ def test_a_machine_that_is_busy_from_the_start_is_noticed_soon():
 
 def test_quick_steps_are_tried_otherwise_after_their_number():
     machine = Machine()
-    for _ in range(FIRST_TRIAL_AFTER):
+    for _ in range(1 + FIRST_TRIAL_AFTER):  # the first one tells the batch
         assert machine.threads == 2
         machine.governor.observe(1, 5.0)
     assert machine.threads == 1
@@ -68,7 +68,7 @@ def test_all_threads_come_back_when_the_neighbour_goes():
 
 def test_another_batch_size_is_no_slowdown_and_ends_a_trial():
     machine = Machine()
-    machine.run(FIRST_TRIAL_AFTER + 2)
+    machine.run(TRIAL_STEPS + 3)
     assert machine.threads == 1, "in the middle of a trial"
     machine.run(1, batch=4)
     assert machine.threads == machine.governor.threads == 2
