@@ -27,6 +27,8 @@ PREFIX = "TUI_INFER_"
 NOT_SETTINGS = frozenset(
     PREFIX + name for name in ("CACHE_DIR", "CONFIG_DIR", "DATA_DIR", "LOG_DIR", "PROPERTY_RUNS", "RESULTS")
 )
+# The engine reads these by itself; here they are only looked at.
+SWITCHES = frozenset((PREFIX + "NATIVE",))
 NO_COLOR, NO_COLOR_THEME = "NO_COLOR", "no-color"
 TABLES = ("engine", "keys", "presets")
 
@@ -177,14 +179,16 @@ def _take_environment(
         if not name.startswith(PREFIX) or name in NOT_SETTINGS:
             continue
         path = _path_of(name)
-        kind = _kind_of(path)
+        kind = bool if name in SWITCHES else _kind_of(path)
         if kind is None:
-            known = [variable_of(known) for known in known_paths()]
-            raise ConfigError(f"{name} is no setting.", _did_you_mean(name, [*known, *NOT_SETTINGS]))
+            known = [*map(variable_of, known_paths()), *NOT_SETTINGS, *SWITCHES]
+            raise ConfigError(f"{name} is no setting.", _did_you_mean(name, known))
         try:
             value = value_of(environ[name], kind)
         except ValueError as error:
             raise ConfigError(f"{name}={environ[name]!r}: {error}.") from None
+        if name in SWITCHES:
+            continue
         _put(values, origins, path, value, Origin("environment", name))
 
 

@@ -330,9 +330,9 @@ def test_it_is_compiled_once_and_kept_whole(fresh, tmp_path):
 @needs_native
 def test_another_processor_or_source_is_another_file(fresh):
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-    first = library._target(compiler)
+    first = library._key([compiler])
     fresh.setattr(library, "cpu_flags", lambda: frozenset({"avx2", "fma", "f16c"}))
-    assert library._target(compiler) != first
+    assert library._key([compiler]) != first
 
 
 # --- rounding --------------------------------------------------------------------------------------
