@@ -1,6 +1,7 @@
 """Reading a GGUF file with transformers: its configuration, tokenizer and dequantised weights."""
 
 import contextlib
+import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -134,13 +135,18 @@ def _broken_means(gguf: Path) -> Iterator[None]:
         AttributeError,
         OverflowError,
         UnicodeError,
+        RuntimeError,  # torch's: tensors of other sizes than the header's counts
+        ZeroDivisionError,  # a count of 0
     ) as error:
+        if "allocate memory" in str(error):  # torch's as well, and no fault of the file
+            raise
         if "is not supported yet" in str(error) or "model type" in str(error):
             raise ModelError(
                 f"{gguf.name} has an architecture that transformers cannot read from GGUF: {error}",
                 "Use the model's safetensors version.",
             ) from error
-        raise _broken(gguf, f"{type(error).__name__}: {error}") from error
+        said = textwrap.shorten(str(error), 240, placeholder=" …")  # torch lists every tensor on a line
+        raise _broken(gguf, f"{type(error).__name__}: {said}") from error
 
 
 def _broken(gguf: Path, why: str) -> ModelError:

@@ -2,31 +2,39 @@
 
 A file is looked up by all that its bytes depend on: the model's files by size and time, the settings, and
 the code that lays weights out, by its own files. So none is ever stale; whatever changed finds nothing.
+
+What lies in it is checked as it is read: the table by its CRC and for places and sizes that fit, each piece's
+numbers by their sum as words of 64 bits. Numbers that were zeroed, cut or overwritten are noticed; the same
+words in another order within a piece are not, nor what a process does to the file that means to deceive.
 """
 
 import contextlib
 import hashlib
 import os
 import shutil
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any, Protocol
 
 import msgspec
+import numpy as np
 import torch
 from torch import Tensor
 
 from engine.models.arena import ALIGNMENT, Arena
-from engine.models.packed import Packing
+from engine.models.leftovers import leftover_name, remove_leftovers
+from engine.models.packed import GROUP, Packing
 from engine.models.packer import Packer
 from engine.models.source import ModelSource
-from engine.models.tiled import Tiled, TiledWeight
+from engine.models.tiled import LANES, Tiled, TiledWeight, tile_bytes
 from engine.paths import cache_dir
 from engine.version import __version__
 
-FORMAT = 1
+FORMAT = 2
 FOLDER = "weights"
 KEPT = 4  # files, those used last
+START = 12  # bytes before the table: its length and its CRC
 SPARE = 1 << 30  # bytes that stay free on the disk
 HEAD = "lm_head"
 # Whose code decides what the bytes are.
@@ -45,7 +53,7 @@ class TiledPacking(Packing, Protocol):
 
 
 class Piece(msgspec.Struct, frozen=True):
-    """A ``Tiled`` in the file; ``at`` is its first byte, of the data."""
+    """A ``Tiled`` in the file; ``at`` is its first byte, of the data, ``words`` the sum of its words."""
 
     at: int
     tiles: int
@@ -53,6 +61,25 @@ class Piece(msgspec.Struct, frozen=True):
     kind: int
     outputs: int
     inputs: int
+    words: int
+
+    def fits(self, nbytes: int) -> bool:
+        """Whether it is a matrix, and lies in data of so many bytes."""
+        if self.kind not in (4, 8, 16) or self.outputs < 1 or self.inputs < GROUP or self.inputs % GROUP:
+            return False
+        size = self.tiles * self.tile_bytes
+        return (
+            self.tile_bytes == tile_bytes(self.kind, self.inputs)
+            and self.tiles == -(-self.outputs // LANES)
+            and self.at % ALIGNMENT == 0
+            and 0 <= self.at <= nbytes - size
+        )
+
+    def of(self, data: Tensor) -> Tiled:
+        """The matrix in the file's data [nbytes]."""
+        size = self.tiles * self.tile_bytes
+        numbers = data[self.at : self.at + size].view(self.tiles, self.tile_bytes)
+        return Tiled(numbers, self.kind, self.outputs, self.inputs)
 
 
 class Table(msgspec.Struct, frozen=True):
@@ -79,15 +106,17 @@ class KeptTiles:
         self._data: Tensor | None
         self._table, self._data = _read(file)
         self._made: dict[str, TiledWeight] = {}
+        self._found = 0  # weights of the file
 
     def weight(self, names: Sequence[str], weights: Sequence[Tensor]) -> Any:
         """See ``Packing``."""
         key = "|".join(names)
-        return self._of(key) or self._keep(key, self._packing.weight(names, weights))
+        found = self._of(key, [tuple(weight.shape) for weight in weights])
+        return found or self._keep(key, self._packing.weight(names, weights))
 
     def head(self, weight: Tensor) -> Any:
         """See ``Packing``."""
-        return self._of(HEAD) or self._keep(HEAD, self._packing.head(weight))
+        return self._of(HEAD, [tuple(weight.shape)]) or self._keep(HEAD, self._packing.head(weight))
 
     def num_bytes(self) -> int:
         """See ``Packing``."""
@@ -99,7 +128,7 @@ class KeptTiles:
 
     def keep(self) -> None:
         """Write what was laid out, if anything, for later starts; a disk without room for it gets nothing."""
-        if not self._made or self._table is not None:
+        if not self._made or self._found or self._table is not None:
             return
         pieces: dict[str, list[Piece]] = {}
         at = 0
@@ -107,30 +136,29 @@ class KeptTiles:
             pieces[key] = []
             for part in weight.parts:
                 tiles, size = part.data.shape
-                pieces[key].append(Piece(at, tiles, size, part.kind, part.outputs, part.inputs))
+                pieces[key].append(
+                    Piece(at, tiles, size, part.kind, part.outputs, part.inputs, _words(part.data))
+                )
                 at += part.nbytes + -part.nbytes % ALIGNMENT
         parts = [part for weight in self._made.values() for part in weight.parts]
         with contextlib.suppress(OSError):
             self._file.parent.mkdir(parents=True, exist_ok=True)
+            remove_leftovers(self._file.parent)
             if shutil.disk_usage(self._file.parent).free > at + SPARE:
                 _write(self._file, Table(at, self.note(), pieces), parts)
                 _forget_oldest(self._file.parent)
 
-    def _of(self, key: str) -> TiledWeight | None:
+    def _of(self, key: str, shapes: Sequence[tuple[int, ...]]) -> TiledWeight | None:
+        """The file's weight, if it has one; a file that has another than is asked for is dropped."""
         if self._table is None or self._data is None or key not in self._table.weights:
             return None
-        data = self._data
-        return TiledWeight(
-            tuple(
-                Tiled(
-                    data[piece.at :][: piece.tiles * piece.tile_bytes].view(piece.tiles, piece.tile_bytes),
-                    piece.kind,
-                    piece.outputs,
-                    piece.inputs,
-                )
-                for piece in self._table.weights[key]
-            )
-        )
+        pieces = self._table.weights[key]
+        if [(piece.outputs, piece.inputs) for piece in pieces] != shapes:
+            self._table = self._data = None
+            _drop(self._file)
+            return None
+        self._found += 1
+        return TiledWeight(tuple(piece.of(self._data) for piece in pieces))
 
     def _keep(self, key: str, made: Any) -> Any:
         if isinstance(made, TiledWeight):
@@ -174,21 +202,53 @@ def _stamp(path: Path) -> tuple[str, int, int]:
 
 
 def _read(path: Path) -> tuple[Table, Tensor] | tuple[None, None]:
-    """Table and data of a file that is whole."""
+    """Table and data of a file that is whole; any other is dropped."""
     try:
         with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            size = os.fstat(file.fileno()).st_size
-            table = msgspec.json.decode(file.read(min(length, size)), type=Table)
-            if size != 8 + length + table.nbytes:
-                return None, None
-            data = Arena(table.nbytes).take(table.nbytes)
-            if not _fill(file, data):
-                return None, None
-        os.utime(path)  # is used: the oldest go
-    except (OSError, msgspec.MsgspecError, OverflowError):
+            table = _table(file)
+            data = None if table is None else Arena(table.nbytes).take(table.nbytes)
+            if table is not None and data is not None and _fill(file, data) and _has_its_words(table, data):
+                os.utime(path)  # is used: the oldest go
+                return table, data
+    except OSError:
         return None, None
-    return table, data
+    _drop(path)
+    return None, None
+
+
+def _table(file: IO[bytes]) -> Table | None:
+    """The table, if file and table are what they say of each other."""
+    size = os.fstat(file.fileno()).st_size
+    start = file.read(START)
+    length = int.from_bytes(start[:8], "little")
+    if len(start) < START or length > size:
+        return None
+    head = file.read(length)
+    if zlib.crc32(head) != int.from_bytes(start[8:], "little"):
+        return None
+    try:
+        table = msgspec.json.decode(head, type=Table)
+    except msgspec.MsgspecError:
+        return None
+    pieces = [piece for weight in table.weights.values() for piece in weight]
+    fits = table.nbytes >= 0 and all(piece.fits(table.nbytes) for piece in pieces)
+    return table if fits and size == START + length + table.nbytes else None
+
+
+def _has_its_words(table: Table, data: Tensor) -> bool:
+    return all(
+        _words(piece.of(data).data) == piece.words for weight in table.weights.values() for piece in weight
+    )
+
+
+def _words(data: Tensor) -> int:
+    """The sum of tiles as unsigned words of 64 bits, modulo 2^64: as fast as memory can be read."""
+    return int(data.contiguous().view(-1).numpy().view(np.uint64).sum(dtype=np.uint64))
+
+
+def _drop(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        path.unlink(missing_ok=True)
 
 
 def _fill(file: IO[bytes], data: Tensor) -> bool:
@@ -204,11 +264,11 @@ def _fill(file: IO[bytes], data: Tensor) -> bool:
 
 def _write(path: Path, table: Table, parts: Sequence[Tiled]) -> None:
     """All of it or nothing: written beside its place, synced, renamed."""
-    work = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    work = path.with_name(leftover_name(path.name))
     head = msgspec.json.encode(table)
     try:
         with work.open("wb") as file:
-            file.write(len(head).to_bytes(8, "little") + head)
+            file.write(len(head).to_bytes(8, "little") + zlib.crc32(head).to_bytes(4, "little") + head)
             for part in parts:
                 file.write(part.data.contiguous().numpy().data)
                 file.write(bytes(-part.nbytes % ALIGNMENT))

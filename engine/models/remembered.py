@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 from tokenizers import Tokenizer
 
+from engine.models.leftovers import leftover_name, remove_leftovers
 from engine.models.plain_tokenizer import PlainTokenizer, TokenizerFacts
 from engine.models.skeleton import Bones, PlainConfig
 from engine.models.source import ModelSource
@@ -115,8 +116,9 @@ def remember(source: ModelSource, facts: Facts, tokenizer: str) -> None:
     data = msgspec.json.encode(facts)
     if folder is None or source.shape is not None or msgspec.json.decode(data, type=Facts) != facts:
         return  # the last of numbers that JSON has no word for
-    work = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
+    work = folder.with_name(leftover_name(folder.name))
     with contextlib.suppress(OSError):
+        remove_leftovers(folder.parent)
         try:
             work.mkdir(parents=True)
             (work / TOKENIZER).write_text(tokenizer, "utf-8")

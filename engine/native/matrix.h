@@ -44,11 +44,12 @@ INLINE int64_t tile_bytes(const Matrix *w) {
 }
 INLINE int tiles_of(const Matrix *w) { return (w->outputs + LANES - 1) / LANES; }
 
-/* Give a row's 32 values of one group their bytes. */
+/* Give a row's 32 values of one group their bytes. A NaN has none: it becomes the scale, and so reaches every sum. */
 INLINE void to_bytes(const Rows *x, int row, int group) {
     int64_t at = (int64_t)row * x->inputs + group * GROUP, place = (int64_t)row * (x->inputs / GROUP) + group;
     vf value[2] = {f_load(x->value + at), f_load(x->value + at + LANES)};
     float most = f_most(f_max(f_abs(value[0]), f_abs(value[1])));
+    if (f_unordered(value[0], value[1])) most = __builtin_nanf(""); /* which a maximum leaves out */
     vf inverse = f_set(most > 0 ? 127.0f / most : 0.0f);
     vi highs = i_set(0), lows = i_set(0);
     for (int half = 0; half < 2; half++) {

@@ -30,6 +30,7 @@ INLINE vf f_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
 INLINE vf f_abs(vf a) { return _mm512_abs_ps(a); }
 INLINE float f_sum(vf a) { return _mm512_reduce_add_ps(a); }
 INLINE float f_most(vf a) { return _mm512_reduce_max_ps(a); }
+INLINE int f_unordered(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_UNORD_Q) != 0; } /* has either a NaN */
 INLINE vf f_two(vf x, vf y) { /* sums of neighbours but one, of both in turns */
     return _mm512_add_ps(_mm512_unpacklo_ps(x, y), _mm512_unpackhi_ps(x, y));
 }
@@ -123,6 +124,10 @@ INLINE float f_most(vf x) {
     __m128 four = _mm_max_ps(_mm256_castps256_ps128(both), _mm256_extractf128_ps(both, 1));
     four = _mm_max_ps(four, _mm_movehl_ps(four, four));
     return _mm_cvtss_f32(_mm_max_ss(four, _mm_movehdup_ps(four)));
+}
+INLINE int f_unordered(vf x, vf y) {
+    __m256 low = _mm256_cmp_ps(x.a, y.a, _CMP_UNORD_Q), high = _mm256_cmp_ps(x.b, y.b, _CMP_UNORD_Q);
+    return _mm256_movemask_ps(_mm256_or_ps(low, high));
 }
 INLINE __m256 eight_sums(const vf *x) {
     __m256 four[2];

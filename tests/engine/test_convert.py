@@ -236,6 +236,40 @@ def test_a_short_file_is_called_broken(cache: Path, tmp_path: Path, tiny_gguf: P
         assert "fetch it again" in caught.value.hint
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("embedding_length", 4096),
+        ("feed_forward_length", 11008),
+        ("attention.head_count", 0),
+        ("attention.head_count", 2),
+        ("attention.head_count_kv", 4),
+    ],
+)
+def test_a_header_whose_counts_are_not_those_of_its_tensors_is_called_broken(
+    cache: Path, tmp_path: Path, tiny_gguf: Path, key: str, value: int
+) -> None:
+    whole = tiny_gguf.read_bytes()
+    at = whole.index(f"llama.{key}".encode() + b"\x04\0\0\0") + len(f"llama.{key}") + 4  # uint32
+    path = tmp_path / "counts.gguf"
+    path.write_bytes(whole[:at] + value.to_bytes(4, "little") + whole[at + 4 :])
+    with pytest.raises(ModelError, match="cannot be read as GGUF") as caught:
+        resolve(str(path))
+    assert len(str(caught.value)) < 500
+    assert "\n" not in str(caught.value)
+
+
+def test_memory_that_runs_out_is_not_blamed_on_the_file(
+    cache: Path, tiny_gguf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes")
+
+    monkeypatch.setattr(gguf_file, "_model", full)
+    with pytest.raises(RuntimeError, match="allocate memory"):
+        resolve(str(tiny_gguf))
+
+
 def test_a_file_that_is_no_gguf_is_called_broken(cache: Path, tmp_path: Path) -> None:
     path = tmp_path / "page.gguf"
     path.write_text("<html>not found</html>" * 50)

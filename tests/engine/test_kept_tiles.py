@@ -1,8 +1,12 @@
 """Tiled weights from the cache folder: the same bytes as laid out anew, and never those of another file."""
 
 import os
+import subprocess
+import sys
+import zlib
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 
@@ -137,6 +141,132 @@ def test_a_damaged_file_is_laid_out_and_written_again(folder, own_cache, damage)
     assert torch.equal(second.weight(NAMES, matrices()).parts[0].data, expected.parts[0].data)
     second.keep()
     assert file.read_bytes() == whole
+
+
+def rewritten(whole: bytes, **changes: int) -> bytes:
+    """A file whose table is another, with its right CRC: what only the checks of the pieces notice."""
+    length = int.from_bytes(whole[:8], "little")
+    table = msgspec.json.decode(whole[12 : 12 + length])
+    piece = table["weights"]["|".join(NAMES)][1]
+    for name, value in changes.items():
+        (table if name == "nbytes" else piece)[name] = value
+    head = msgspec.json.encode(table)
+    return (
+        len(head).to_bytes(8, "little") + zlib.crc32(head).to_bytes(4, "little") + head + whole[12 + length :]
+    )
+
+
+def harmed(whole: bytes, damage: str) -> bytes:
+    if damage == "zeroed":
+        return whole[:-2000] + bytes(1000) + whole[-1000:]
+    if damage == "one bit":
+        return whole[:-1000] + bytes([whole[-1000] ^ 1]) + whole[-999:]
+    if damage == "a digit of the table":
+        at = whole.index(b'"outputs":40') + len(b'"outputs":')
+        return whole[:at] + b"9" + whole[at + 1 :]
+    if damage == "length":
+        return (2**63).to_bytes(8, "little") + whole[8:]
+    return whole[:7]
+
+
+def is_laid_out_and_written_again(folder: Path, file: Path, harm: bytes, whole: bytes) -> None:
+    file.write_bytes(harm)
+    second = packing_of(folder)
+    assert second._table is None
+    assert not file.exists()
+    made = second.weight(NAMES, matrices())
+    assert [part.outputs for part in made.parts] == [40, 128]
+    second.keep()
+    assert file.read_bytes() == whole
+    assert packing_of(folder)._table is not None
+
+
+@pytest.mark.parametrize("damage", ["zeroed", "one bit", "a digit of the table", "length", "head alone"])
+def test_a_file_of_other_content_is_laid_out_and_written_again(folder, own_cache, damage):
+    first = packing_of(folder)
+    first.weight(NAMES, matrices())
+    first.keep()
+    (file,) = files_in(own_cache)
+    whole = file.read_bytes()
+    is_laid_out_and_written_again(folder, file, harmed(whole, damage), whole)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"outputs": 990000},
+        {"outputs": 0, "tiles": 0},
+        {"inputs": 96},
+        {"inputs": -64},
+        {"kind": 5},
+        {"kind": 8},
+        {"at": -64},
+        {"at": 32},
+        {"at": 1 << 40},
+        {"tiles": 9},
+        {"tiles": -8},
+        {"tile_bytes": 0},
+        {"words": 0},
+        {"nbytes": -64},
+        {"nbytes": 64},
+    ],
+    ids=str,
+)
+def test_pieces_that_do_not_fit_their_file_are_never_read(folder, own_cache, changes):
+    first = packing_of(folder)
+    first.weight(NAMES, matrices())
+    first.keep()
+    (file,) = files_in(own_cache)
+    whole = file.read_bytes()
+    assert rewritten(whole) == whole
+    is_laid_out_and_written_again(folder, file, rewritten(whole, **changes), whole)
+
+
+def test_a_file_of_weights_of_another_shape_is_laid_out_and_written_again(folder, own_cache):
+    first = packing_of(folder)
+    first.weight(NAMES, [torch.cat((weight, weight)) for weight in matrices()])
+    first.keep()
+    (file,) = files_in(own_cache)
+    second = packing_of(folder)
+    assert second._table is not None
+    assert second.weight(NAMES, matrices()).shape == (168, 64)
+    assert not file.exists()
+    second.keep()
+    assert packing_of(folder).weight(NAMES, matrices()).shape == (168, 64)
+    assert file.exists()
+
+
+def test_what_is_half_of_the_file_is_not_written_as_a_whole(folder, own_cache):
+    first = packing_of(folder)
+    first.weight(NAMES, matrices())
+    first.head(matrices()[1])
+    first.keep()
+    second = packing_of(folder)
+    second.weight(NAMES, matrices())
+    second.head(matrices()[0])  # another shape: the file goes, what came from it stays
+    second.keep()
+    assert not files_in(own_cache)
+
+
+def test_what_killed_starts_left_goes_and_what_others_write_stays(folder, own_cache):
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    place = own_cache / FOLDER
+    place.mkdir(parents=True)
+    killed, ours, old = (
+        place / f".{name}.tiles.{pid}.tmp"
+        for name, pid in (("a", gone.pid), ("b", os.getpid()), ("c", os.getpid()))
+    )
+    for path in (killed, ours, old):
+        path.write_bytes(b"half")
+    os.utime(old, (1, 1))
+    packing = packing_of(folder)
+    packing.weight(NAMES, matrices())
+    packing.keep()
+    assert not killed.exists()
+    assert not old.exists()
+    assert ours.exists()
+    assert len(files_in(own_cache)) == 2
 
 
 def test_a_weight_that_the_file_lacks_is_laid_out(folder):

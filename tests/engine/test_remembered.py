@@ -195,6 +195,18 @@ def test_only_the_models_used_last_are_kept(folder, own_cache, monkeypatch):
     assert remembered.recall(resolve(str(folder))) is not None
 
 
+def test_what_a_killed_start_left_goes(folder, own_cache):
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    killed, ours = (own_cache / remembered.FOLDER / f".a.{pid}.tmp" for pid in (gone.pid, os.getpid()))
+    for left in (killed, ours):
+        left.mkdir(parents=True)
+        (left / remembered.FACTS).write_text("half")
+    engine_of(folder).close()
+    assert not killed.exists()
+    assert ours.exists()
+
+
 @pytest.mark.parametrize("name", FAMILIES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_bones_with_the_weights_put_in_place_decode_to_the_same_bits(name, dtype, tiny_model_dir, tmp_path):
