@@ -1,6 +1,7 @@
 """Engine settings: frozen, validated at construction, one message per bad value. Torch-free."""
 
 import os
+import sys
 from typing import Literal, get_args
 
 import msgspec
@@ -15,7 +16,6 @@ ModelImpl = Literal["auto", "transformers", "decoder"]
 Quant = Literal["auto", "none", "int4", "int8"]
 
 DEFAULT_MODEL = "smollm2"
-MOST_THREADS, THREADS_PER_CORE = 64, 4  # whichever is more
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -48,7 +48,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             modules; ``auto`` takes the first where it can.
         gpu_memory_utilization: share of the card that weights, graphs and KV may take together.
         seed: base seed of requests that bring none.
-        threads: CPU threads for torch, at most four a core or 64; ``None`` leaves torch's choice.
+        threads: CPU threads, at most the cores that this process may use; ``None`` leaves torch's choice.
         trust_remote_code: run Python code that a model repository ships.
         revision: branch, tag or commit of a Hugging Face id.
 
@@ -117,13 +117,20 @@ def _check_at_least(name: str, value: int | None, least: int, why: str = "") -> 
 
 
 def _check_threads(threads: int | None) -> None:
-    """Far more threads than cores never help, and OpenMP dies of a number that the system refuses."""
-    cores = os.cpu_count() or 1
-    most = max(MOST_THREADS, THREADS_PER_CORE * cores)
-    if threads is not None and threads > most:
+    """More threads than cores wait for each other after every operator: a step takes many times as long."""
+    cores = _cores()
+    if threads is not None and threads > cores:
         raise ConfigError(
-            f"threads={threads} is too large; it must be at most {most} on this machine with {cores} cores."
+            f"threads={threads} is too large; this process may use {cores} core{'s' if cores > 1 else ''}.",
+            "Give at most that many, or leave threads out.",
         )
+
+
+def _cores() -> int:
+    """Cores that this process may use, which ``taskset`` and containers make fewer than there are."""
+    if sys.platform == "linux":
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _check_text(name: str, value: str | None) -> None:

@@ -147,6 +147,7 @@ class EngineStatus(msgspec.Struct, frozen=True, kw_only=True):
     activation_bytes: int = 0  # peak of the largest prefill and of sampling, kept free beside the cache
     graph_capture_s: float | None = None
     graph_failures: tuple[PassedOver, ...] = ()  # batch sizes that run eager, and why
+    weights: str = ""  # int4 or int8 where most of a layer is kept in so few bits, else as ``dtype`` says
 
 
 # --- commands: app -> engine -----------------------------------------------------------------------

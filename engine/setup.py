@@ -19,6 +19,7 @@ from engine.kv_budget import max_model_len
 from engine.kv_cache import kv_shape
 from engine.layout import Layout
 from engine.malloc import keep_temporaries
+from engine.models.bits import weight_bits
 from engine.models.choice import choose_model
 from engine.models.decoder import FusedDecoder
 from engine.models.kept_tiles import KeptTiles, kept
@@ -153,6 +154,7 @@ def build(config: EngineConfig, progress: Callable[[Progress], None]) -> Parts:
         activation_bytes=use.activations,
         graph_capture_s=captured_s if graphs.sizes else None,
         graph_failures=tuple(PassedOver(f"batch {size}", why) for size, why in graphs.failures.items()),
+        weights=weight_bits(model),
     )
     return Parts(loaded.tokenizer, loaded.eos_token_ids, loaded.stop, pool, scheduler, runner, graphs, status)
 

@@ -216,7 +216,7 @@ def starter() -> str:
 
 _EXAMPLES = {
     "seed": 1, "max_model_len": 4096, "block_size": 16, "num_blocks": 1024, "kv_memory": "2GB",
-    "graph_sizes": (1, 2, 4, 8), "threads": 4, "revision": "main",
+    "graph_sizes": (1, 2, 4, 8), "threads": 1, "revision": "main",
 }  # fmt: skip
 
 

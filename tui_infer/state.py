@@ -36,6 +36,7 @@ from engine.records import (
 )
 from tui_infer.ab import AbRun
 from tui_infer.answer_trace import AnswerTrace
+from tui_infer.engine_words import slow_for
 from tui_infer.event_log import EventLog
 from tui_infer.history import StepHistory
 from tui_infer.keymap import KeyNames
@@ -89,6 +90,7 @@ class AppState(Workspace):
     _requests: dict[tuple[str, int], int] = field(default_factory=dict)  # by session and epoch, under way
     _asked_modes: deque[StepMode] = field(default_factory=deque)
     _traces: dict[int, AnswerTrace] = field(default_factory=dict)
+    _told_slow: bool = False  # once is enough, however often the engine starts
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -98,6 +100,11 @@ class AppState(Workspace):
             lambda why: self.notice("Synthetic load stopped", why, "warning"),
         )
         self.timeline = Timeline(self.history, self.mirror)
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether the engine's steps can be nothing but eager."""
+        return self.status is not None and self.status.device == "cpu"
 
     @property
     def newest_step(self) -> int:
@@ -275,6 +282,10 @@ class AppState(Workspace):
         waiting, self.pending = self.pending, {}
         for command in waiting.values():
             self._send_waiting(command)
+        slow = slow_for(status)
+        if slow and not self._told_slow and not self.replay:
+            self._told_slow = True
+            self.notice("Slower than it could be", slow)
         self._changed("engine")
 
     def _send_waiting(self, command: Submit) -> None:

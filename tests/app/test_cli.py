@@ -93,7 +93,8 @@ def test_the_app_without_a_terminal_is_one_line_and_exit_code_two():
         (["--device", "gpu"], "device='gpu' is unknown. Use auto, cpu"),
         (["--device", "cuda:\u00b2"], "device='cuda:\u00b2' is unknown"),
         (["--nonsense"], "No such option"),
-        (["--threads", "100000"], "threads=100000 is too large; it must be at most"),
+        (["--threads", "0"], "threads=0 is too small"),
+        (["--threads", "100000"], "threads=100000 is too large; this process may use "),
         (["run", "--prompt", "x", "--max-tokens", "9999999999"], "from 1 to 2147483648."),
         (["run", "--prompt", "x", "--model", b"\xff"], r"model='\udcff' is not UTF-8"),
         (

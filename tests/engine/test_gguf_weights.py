@@ -164,8 +164,10 @@ def test_the_engine_packs_a_gguf_file_and_says_so(write):
         assert status.notes[0].startswith("Weights in bfloat16, not in the file's own bits: ")
         return
     assert status.notes[0].startswith("Weights: 8 bits from Q8_0, 4 bits from Q4_1")
+    assert status.weights == "int4"
     with Engine(EngineConfig(model=str(source.gguf), device="cpu", dtype="bfloat16", quant="none")) as engine:
         assert engine.status().weight_bytes != status.weight_bytes
+        assert engine.status().weights == ""
 
 
 @needs_kernel
@@ -250,6 +252,7 @@ def test_any_model_is_rounded_when_bits_are_asked_for(write, wanted, bits, nativ
     assert status.notes[0].startswith(
         f"Weights: rounded to {bits} bits, the output projection to 8; computed "
     )
+    assert status.weights == wanted
     if native == "off":
         assert status.notes[0].endswith("computed by torch, since for this test.")
 

@@ -8,6 +8,7 @@ from engine.errors import EngineError
 from engine.paths import user_path
 from tui_infer.chat_files import record_of
 from tui_infer.chat_markdown import FORMS, params_words, stats_words
+from tui_infer.engine_words import about_weights
 from tui_infer.export import write_new
 from tui_infer.sanitize import sanitize
 from tui_infer.set_params import changed
@@ -90,7 +91,10 @@ def _stats(chat: "PlainChat", words: Sequence[str]) -> str:
         chat.say(f"Last answer: {stats_words(answer.stats)}.")
     if status is not None:
         chat.say(f"Context: {session.context_tokens:,} of {status.max_model_len:,} tokens.")
-        chat.say(f"Model: {sanitize(status.model_name)}, {status.dtype}, on {status.device}.")
+        numbers = status.weights or status.dtype
+        chat.say(f"Model: {sanitize(status.model_name)}, {numbers}, on {status.device}.")
+        if weights := about_weights(status):
+            chat.say(sanitize(weights))
     return ""
 
 

@@ -5,6 +5,7 @@ from rich.style import Style
 from textual.color import Color
 
 from tui_infer.contrast import readable
+from tui_infer.engine_words import computed_by, place
 from tui_infer.run_until import describe
 from tui_infer.sanitize import one_line
 from tui_infer.state import AppState
@@ -15,7 +16,10 @@ LEAST_MODEL = 8  # cells of the model's name before another fact goes
 
 
 class TitleBar(Bar):
-    """``tui-infer · model · cuda:0 bf16 · flash-attn · graph`` and, at the right, what the engine does."""
+    """``tui-infer · model · cuda:0 bf16 · flash-attn · graph`` and, at the right, what the engine does.
+
+    On a CPU it is ``tui-infer · model · cpu int4 · C``.
+    """
 
     def __init__(self, state: AppState) -> None:
         super().__init__()
@@ -36,7 +40,7 @@ class TitleBar(Bar):
         shown = _shown(self._state, room - cell_len(parts[0].text))
         for text in shown:
             parts += [Part(" · ", dim), Part(text, plain)]
-        if shown:
+        if shown and not self._state.on_cpu:
             colors = inspector_colors(self.app.current_theme)
             color = colors.graph if self._state.mode == "graph" else colors.eager
             ink = readable(Color.parse(color), self.background_colors[1]).rich_color
@@ -89,22 +93,24 @@ class TitleBar(Bar):
 
 
 def _shown(state: AppState, room: int) -> list[str]:
-    """Model, device with dtype, attention and mode, as far as they fit; nothing before the engine is ready.
+    """Model, device with the numbers of its weights, attention and mode, as far as they fit; nothing before
+    the engine is ready.
 
-    A long model name gives way first, then attention and device; the mode is the last to go.
+    A long model name gives way first, then attention and device; the mode is the last to go. A CPU has no
+    other mode than eager: there it is what computes that goes first, and the device last.
     """
     status = state.status
     if status is None:
         return []
-    dtype = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}.get(status.dtype, status.dtype)
-    facts = [one_line(status.model_name), f"{status.device} {dtype}", status.attention]
+    facts = [one_line(status.model_name), place(status), computed_by(status)]
+    mode: list[str] = [] if state.on_cpu else [state.mode]
     model = cell_len(facts[0])
-    for count in (3, 2, 1):
-        kept = [*facts[:count], state.mode]
+    for count in (3, 2, 1) if mode else (3, 2):
+        kept = [*facts[:count], *mode]
         over = max(0, sum(cell_len(text) + 3 for text in kept) - room)
         if model - over >= min(model, LEAST_MODEL):
             return [fit(facts[0], model - over), *kept[1:]]
-    return [state.mode]
+    return mode or [facts[1]]
 
 
 def _fit_parts(parts: list[Part], width: int) -> list[Part]:

@@ -3,6 +3,7 @@
 from rich.style import Style
 
 from engine.records import EngineStatus
+from tui_infer.engine_words import about_weights
 from tui_infer.nvml import GpuReading
 from tui_infer.widgets.inspector.frame import Frame
 from tui_infer.widgets.inspector.ink import Ink
@@ -24,6 +25,7 @@ GIB = 1024**3
 ALL_ROWS = 6
 _LABEL, _VALUE = 7, 18  # "memory ", "126.4 of 140.4 GiB"
 _LEAST_GAUGE, _LEAST_SPARK, _MOST_SPARK = 4, 8, 40
+_NOTE_ROW = 50  # letters of the note about weights that a row takes, about
 _USUAL_LIMIT_C = 95  # where the card does not tell at what temperature it slows down
 
 
@@ -48,7 +50,9 @@ class GpuPanel(Panel):
         ours = _ours(status, gpu, ink, width)
         if reason := why_no_numbers(status, gpu):
             rows: list[Line] = [[(row, ink.dim)] for row in wrap_words(reason, width, max(1, height - 1))]
-            return [*rows, ours][:height]
+            note = about_weights(status) if status.device == "cpu" else ""
+            rows += [ours, *([(row, ink.dim)] for row in wrap_words(note, width, height - len(rows) - 1))]
+            return rows[:height]
         brief = _brief(gpu, ink)
         gap = (" · ", ink.faint)
         if height == 1:
@@ -84,7 +88,10 @@ def gpu_rows(status: EngineStatus | None, gpu: GpuReading) -> int:
     """Rows that the panel can fill."""
     if status is None:
         return 1
-    return 2 if why_no_numbers(status, gpu) else ALL_ROWS
+    if not why_no_numbers(status, gpu):
+        return ALL_ROWS
+    note = about_weights(status) if status.device == "cpu" else ""
+    return 2 + -(-len(note) // _NOTE_ROW)
 
 
 # --- rows ------------------------------------------------------------------------------------------
