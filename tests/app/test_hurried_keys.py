@@ -68,3 +68,20 @@ async def test_hurried_keys_in_a_dialog_never_take_the_main_screen_away(opening:
         await ask(app, pilot, "still there?")
         await settled(app)
         assert app.state.current.turns[-1].text == "an answer"
+
+
+@pytest.mark.parametrize(
+    ("keys", "draft"),
+    [
+        ("o l d ctrl+u n e w", "new"),
+        ("h e l p backspace l o", "hello"),
+        ("a c left b end d", "abcd"),
+        ("o n e ctrl+w t w o", "two"),
+        ("a b home delete c", "cb"),
+    ],
+)
+async def test_hurried_editing_keys_edit_what_was_typed_before_them(keys: str, draft: str) -> None:
+    async with running(ScriptedClient("x")) as (app, _):
+        await wait_until(lambda: focused_pane(app))
+        hurried(app, keys)
+        await wait_until(lambda: app.state.current.draft == draft, what=f"{draft}")

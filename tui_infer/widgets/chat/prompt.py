@@ -171,6 +171,12 @@ class Prompt(TextArea, inherit_bindings=False):
         elif where := self._scroll_key(key):
             self._take(event)
             self.post_message(self.Scroll(where))
+        elif bindings := self._bindings.key_to_bindings.get(key):
+            # Here and now. Else the key goes up to the app and comes back as an action, behind whatever was
+            # typed after it: keys that come faster than that would edit another text than the one on screen.
+            self._take(event)
+            for binding in bindings:
+                await self.app.run_action(binding.action, self)
 
     def _take(self, event: events.Event) -> None:
         event.stop()
