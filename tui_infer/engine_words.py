@@ -4,6 +4,10 @@ from engine.records import EngineStatus
 
 SHORT = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 _BY_TORCH = "computed by torch, since "
+_NO_COMPILER = "no C compiler"
+# How reasons of ``engine.native.library`` begin, or what is in them, that speak of the installation.
+_BEGIN = ("CC ", "the C code cannot be built", "the C code does not load", "TUI_INFER_NATIVE is ")
+_WITHIN = (" failed: ", " did not run: ", " was not done after ")
 
 
 def place(status: EngineStatus) -> str:
@@ -29,6 +33,7 @@ def slow_for(status: EngineStatus) -> str:
     A processor or a model that the C code does not fit is nothing that a user can mend.
     """
     _, _, reason = about_weights(status).partition(_BY_TORCH)
-    if reason.startswith("no C compiler"):
-        return f"N{reason[1:].rstrip('.')}: torch computes, slower. Install gcc, or let CC name a compiler."
-    return f"{reason.rstrip('.')}: torch computes, slower." if " failed: " in reason else ""
+    words = f"{reason[:1].upper()}{reason[1:].rstrip('.')}: torch computes, slower."
+    if reason.startswith(_NO_COMPILER):
+        return f"{words} Install gcc, or let CC name a compiler."
+    return words if reason.startswith(_BEGIN) or any(part in reason for part in _WITHIN) else ""

@@ -105,6 +105,7 @@ def test_only_what_a_user_can_mend_is_called_slow() -> None:
         "Install gcc, or let CC name a compiler."
     )
     assert slow_for(by_torch(BROKEN)) == f"{BROKEN}: torch computes, slower."
+    assert slow_for(by_torch("CC names 'icc', which is not there")).startswith("CC names 'icc'")
     assert not slow_for(by_torch("this processor lacks AVX2"))
     assert not slow_for(by_torch("TUI_INFER_NATIVE switches it off"))
     assert not slow_for(engine_status(notes=(IN_C,)))
