@@ -59,7 +59,8 @@ def choose_packing(
             except BROKEN as error:
                 reason = f"{source.gguf.name} cannot be read ({type(error).__name__}: {error})"
     if bits is not None:
-        raise ConfigError(f"quant={config.quant!r} cannot be had: {reason}.", "Use --quant none.")
+        other = ", or leave out --model-impl transformers" if config.model_impl == "transformers" else ""
+        raise ConfigError(f"quant={config.quant!r} cannot be had: {reason}.", f"Use --quant none{other}.")
     return None, f"Weights in {str(dtype).removeprefix('torch.')}, not in the file's own bits: {reason}."
 
 
