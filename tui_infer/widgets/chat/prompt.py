@@ -176,7 +176,8 @@ class Prompt(TextArea, inherit_bindings=False):
             # typed after it: keys that come faster than that would edit another text than the one on screen.
             self._take(event)
             for binding in bindings:
-                await self.app.run_action(binding.action, self)
+                if await self.app.run_action(binding.action, self):
+                    break
 
     def _take(self, event: events.Event) -> None:
         event.stop()
