@@ -6,7 +6,8 @@
 Random weights by shape, greedy, through ``Engine.step`` as its users call it, one step ahead where the
 engine can.
 
-*decode*: each shape by batch, contexts of ``--context`` tokens in the middle of the steps. *contexts*: one
+*decode*: each shape by batch, contexts of ``--context`` tokens in the middle of the steps; some batches
+again with tokens that are drawn. *contexts*: one
 shape by context. *ttft*: prompts of each shape until the first token, new and cached. *throughput*: a mixed
 load of 256 requests at once. Every row is printed and written as soon as it is measured. ``--add`` keeps
 what the file has of other parts. The second line measures nothing: it puts the peers' figures in and prints
@@ -18,6 +19,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,15 +34,23 @@ from engine.models.shapes import PREFIX, shape_name
 PARTS = ("decode", "contexts", "ttft", "throughput")
 SHAPES = ("qwen2.5-1.5b", "qwen2.5-7b", "qwen3-0.6b")
 LONG_STEPS = 64  # of a context in the sweep
+DRAWN_BATCHES = (1, 8, 32)
+TEMPERATURE, TOP_P = 0.7, 0.95  # of drawn steps
 TEMPERATURES = (0.6, 0.0)  # of the mixed load: as the peers run it, and greedy
 
 Row = dict[str, Any]
 
 
 def decode(chosen: argparse.Namespace, found: Findings) -> None:
-    """Every shape by batch."""
+    """Every shape by batch, greedy and drawn."""
+    found.value["drawing"] = []
     for shape in chosen.shapes:
         plans = [steady.Steady(batch, chosen.context, chosen.steps, chosen.ahead) for batch in chosen.batch]
+        plans += [
+            replace(plan, temperature=TEMPERATURE, top_p=TOP_P)
+            for plan in plans
+            if plan.batch in DRAWN_BATCHES
+        ]
         _steady_rows(chosen, found, "decode", shape, plans)
 
 
@@ -66,7 +76,7 @@ def _steady_rows(
                 raise EngineError(reason)
             row = steady.measure(session, plan)
             print(steady.line(row), flush=True)
-            found.add(part, row)
+            found.add("drawing" if plan.temperature else part, row)
 
 
 def ttft(chosen: argparse.Namespace, found: Findings) -> None:
@@ -136,7 +146,8 @@ def tables(value: Row) -> str:
     parts: list[tuple[str, str]] = []
     if value["decode"] or value["peers"]:
         parts.append(("Milliseconds a step", peers.comparison(value["decode"], value["peers"])))
-    for name, title in (("decode", "Our steps"), ("contexts", "By context")):
+    drawn = f"At temperature {TEMPERATURE}, top-p {TOP_P}"
+    for name, title in (("decode", "Our steps"), ("drawing", drawn), ("contexts", "By context")):
         if value[name]:
             parts.append((title, peers.steady(value[name])))
     if value["ttft"]:
@@ -187,7 +198,7 @@ def main(arguments: list[str] | None = None) -> int:
     chosen = _options(arguments)
     kept = json.loads(chosen.json.read_text("utf-8")) if chosen.add else {}
     settings = {name: value for name, value in vars(chosen).items() if not isinstance(value, Path)}
-    found = Findings("h200_decode", chosen.json, settings, (*PARTS, "peers"), kept)
+    found = Findings("h200_decode", chosen.json, settings, (*PARTS, "drawing", "peers"), kept)
     if chosen.peers:
         found.value["peers"] = peers.read_peers(chosen.peers)
     for part in chosen.only:

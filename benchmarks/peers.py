@@ -79,10 +79,11 @@ def comparison(ours: Sequence[Row], peers: Sequence[Row]) -> str:
 
 
 def loads(ours: Sequence[Row], peers: Sequence[Row]) -> str:
-    """The mixed load: output tokens a second of each engine, and our best over a peer's."""
-    best: dict[str, float] = {}
+    """The mixed load: output tokens a second of each engine, and our slowest over a peer's."""
+    slowest: dict[str, float] = {}
     for row in ours:
-        best[row["shape"]] = max(row["output_tokens_per_s"], best.get(row["shape"], 0.0))
+        rate = row["output_tokens_per_s"]
+        slowest[row["shape"]] = min(rate, slowest.get(row["shape"], rate))
     lines = [["shape", "engine", "output tokens/s", f"{OURS} over it"]]
     for row in ours:
         lines.append(
@@ -95,7 +96,7 @@ def loads(ours: Sequence[Row], peers: Sequence[Row]) -> str:
         )
     for row in peers:
         if "throughput" in row:
-            ratio = f"{best[row['shape']] / row['throughput']:.2f}" if row["shape"] in best else ""
+            ratio = f"{slowest[row['shape']] / row['throughput']:.2f}" if row["shape"] in slowest else ""
             lines.append([row["shape"], engine_name(row), f"{row['throughput']:,.0f}", ratio])
     return markdown(lines)
 

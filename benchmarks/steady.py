@@ -26,6 +26,8 @@ class Steady:
     Attributes:
         ahead: launch each step before the tokens of the one before are read, where the engine can.
         advance: rows move on by themselves on the device; otherwise the host sends all of them each step.
+        temperature: of all rows; 0 takes the most likely token.
+        top_p: of all rows.
     """
 
     batch: int
@@ -33,6 +35,8 @@ class Steady:
     steps: int
     ahead: bool = True
     advance: bool = True
+    temperature: float = 0.0
+    top_p: float = 1.0
 
     def room(self, prefill_chunk: int) -> int:
         """Tokens that a row may decode beyond its prompt."""
@@ -85,6 +89,8 @@ def measure(session: Session, plan: Steady) -> Row:
         **session.identity(),
         "mode": records[-1].mode,
         "ahead": plan.ahead,
+        "temperature": plan.temperature,
+        "top_p": plan.top_p,
         "batch": plan.batch,
         "context": plan.context,
         "context_mean": round(sum(contexts) / len(contexts)),
@@ -97,7 +103,9 @@ def measure(session: Session, plan: Steady) -> Row:
 
 def run(session: Session, plan: Steady) -> tuple[list[StepRecord], list[float], list[float]]:
     """Of each counted step its record, its wall time, and how long its tokens were waited for, in ms."""
-    session.fill(plan.batch, plan.fitted(session), plan.steps + SETTLE)
+    session.fill(
+        plan.batch, plan.fitted(session), plan.steps + SETTLE, temperature=plan.temperature, top_p=plan.top_p
+    )
     step = stepper(session, plan.ahead, plan.advance)
     records: list[StepRecord | None] = []
     with _reads(session) as read_ms:
@@ -145,7 +153,8 @@ def line(row: Row) -> str:
         if row["gb_per_s"] is None
         else f", {row['gb_per_s']:,.0f} GB/s, {row['share_of_copy']:.1%} of copies"
     )
+    drawn = f" at temperature {row['temperature']}, top-p {row['top_p']}" if row["temperature"] else ""
     return (
-        f"{row['shape']} batch {row['batch']} context {row['context_mean']} {row['mode']}: "
+        f"{row['shape']} batch {row['batch']} context {row['context_mean']}{drawn} {row['mode']}: "
         f"{row['ms_p50']:.3f} ms, p99 {row['ms_p99']:.3f}{device}, work {row['work_ms_p50']:.3f}{rate}"
     )

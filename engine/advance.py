@@ -7,9 +7,10 @@ drew last, at the next position. Torch below, one Triton kernel on CUDA with the
 
 from torch import Tensor
 
-# Rows of the int64 tensor [COLUMNS, rows]; LENGTHS is an int32 in the first half of the bytes of the row,
-# reals are float64 in the same bytes. SOURCE is a row of the step before, or -1 where IDS holds the token.
-# ADDED is the block that a row which goes on takes for its next token, 0 (the null block) where none.
+# Rows of the int64 tensor [COLUMNS, rows]. Some are of another kind in the first of their bytes: LENGTHS
+# int32, TEMPERATURE and MIN_P float32, GREEDY bool; TOP_P is float64. SOURCE is a row of the step before, or
+# -1 where IDS holds the token. ADDED is the block that a row which goes on takes for its next token, 0 (the
+# null block) where none.
 IDS, POSITIONS, SLOTS, CONTEXTS, LENGTHS, FRESH, SOURCE, ADDED = range(8)
 GREEDY, TOP_K, SEED, TEMPERATURE, TOP_P, MIN_P = range(8, 14)
 COLUMNS = 14

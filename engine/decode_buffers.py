@@ -65,6 +65,7 @@ class DecodeBuffers:
         self._cumulative = torch.arange(rows + 1, dtype=torch.int32, device=device)
         self._ints = host.numpy()
         self._reals = host.view(torch.float64).numpy()
+        self._singles, self._marks = _singles(host).numpy(), _marks(host).numpy()
         self._lengths = host[LENGTHS].view(torch.int32).numpy()
         self._table_rows = host_tables.numpy()
         self._owners: list[int | None] = [None] * rows
@@ -142,15 +143,15 @@ class DecodeBuffers:
         )
 
     def sampling(self, size: int, kind: SamplingKind) -> SamplingBatch:
-        """Parameters of the first ``size`` rows; launches kernels, which a capture then holds."""
+        """Parameters of the first ``size`` rows, where they lie."""
         ints = self._columns[:, :size]
-        reals = ints.view(torch.float64)
+        singles = _singles(self._columns)[:, :size, None]
         return SamplingBatch(
-            greedy=ints[GREEDY].bool()[:, None],
-            temperature=reals[TEMPERATURE].float()[:, None],
+            greedy=_marks(self._columns)[GREEDY, :size, None],
+            temperature=singles[TEMPERATURE],
             top_k=ints[TOP_K][:, None],
-            top_p=reals[TOP_P][:, None],
-            min_p=reals[MIN_P].float()[:, None],
+            top_p=ints[TOP_P].view(torch.float64)[:, None],
+            min_p=singles[MIN_P],
             seed=ints[SEED],
             position=ints[CONTEXTS],
             penalties=None,
@@ -234,12 +235,12 @@ class DecodeBuffers:
     def _set_sampling(self, row: int, request: Request) -> None:
         params = request.params
         greedy = is_greedy(params)
-        self._ints[GREEDY, row] = greedy
+        self._marks[GREEDY, row] = greedy
         self._ints[TOP_K, row] = params.top_k
         self._ints[SEED, row] = request.seed
-        self._reals[TEMPERATURE, row] = 1.0 if greedy else params.temperature
+        self._singles[TEMPERATURE, row] = 1.0 if greedy else params.temperature
         self._reals[TOP_P, row] = params.top_p
-        self._reals[MIN_P, row] = params.min_p
+        self._singles[MIN_P, row] = params.min_p
 
     def _pad(self, rows: Sequence[int]) -> None:
         for row in rows:
@@ -250,6 +251,16 @@ class DecodeBuffers:
             self._ints[SOURCE, row] = NO_SOURCE
             self._ints[CONTEXTS, row] = 1
             self._lengths[row] = 1
-            self._ints[GREEDY, row] = 1
-            self._reals[TEMPERATURE, row] = 1.0
+            self._marks[GREEDY, row] = True
+            self._singles[TEMPERATURE, row] = 1.0
             self._reals[TOP_P, row] = 1.0
+
+
+def _singles(columns: Tensor) -> Tensor:
+    """The float32 that int64 columns begin with, in their place."""
+    return columns.view(torch.float32)[:, ::2]
+
+
+def _marks(columns: Tensor) -> Tensor:
+    """The truth value that int64 columns begin with, in their place."""
+    return columns.view(torch.bool)[:, ::8]

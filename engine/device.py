@@ -112,3 +112,9 @@ _CGROUP_FILES = (
     ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
     ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
 )
+
+
+def shared_memory(device: torch.device) -> int | None:
+    """Bytes of shared memory that a program can have on a card; None where torch does not say."""
+    found = getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", None)
+    return None if found is None else int(found)

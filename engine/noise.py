@@ -22,10 +22,10 @@ def _signed(value: int, bits: int) -> int:
     return value - (1 << bits) if value >> (bits - 1) else value
 
 
-_START = _signed(0xD1B54A32D192ED03, 64)  # mixing leaves 0 at 0, which seed 0 must not be
-_POSITION = _signed(0x9E3779B97F4A7C15, 64)
-_MIX_64 = (_signed(0xBF58476D1CE4E5B9, 64), _signed(0x94D049BB133111EB, 64))
-_MIX_32 = (_signed(0x21F0AAAD, 32), _signed(0xD35A2D97, 32))
+START = _signed(0xD1B54A32D192ED03, 64)  # mixing leaves 0 at 0, which seed 0 must not be
+POSITION = _signed(0x9E3779B97F4A7C15, 64)
+MIX_64 = (_signed(0xBF58476D1CE4E5B9, 64), _signed(0x94D049BB133111EB, 64))
+MIX_32 = (_signed(0x21F0AAAD, 32), _signed(0xD35A2D97, 32))
 
 
 def row_keys(seeds: Tensor, positions: Tensor) -> Tensor:
@@ -38,13 +38,13 @@ def row_keys(seeds: Tensor, positions: Tensor) -> Tensor:
     Returns:
         int32 [n, 2].
     """
-    bits = _mix_64(_mix_64(seeds + _START) + positions * _POSITION)
+    bits = _mix_64(_mix_64(seeds + START) + positions * POSITION)
     return torch.stack((bits, bits >> 32), dim=1).to(torch.int32)
 
 
 def row_keys_on_host(seeds: Tensor, positions: Tensor) -> Tensor:
     """``row_keys`` of few rows on the CPU: numpy takes a fifth of the time for so many small steps."""
-    bits = _mix_64(_mix_64(seeds.numpy() + _START) + positions.numpy() * _POSITION)
+    bits = _mix_64(_mix_64(seeds.numpy() + START) + positions.numpy() * POSITION)
     return torch.from_numpy(np.stack((bits, bits >> 32), axis=1).astype(np.int32))
 
 
@@ -52,9 +52,9 @@ def random_bits(keys: Tensor, ids: Tensor, scratch: Tensor | None = None) -> Ten
     """32 random bits for tokens of every row: int32 keys [n, 2], int32 ids [V] or [n, V] -> int32 [n, V]."""
     bits = ids ^ keys[:, :1]
     scratch = torch.empty_like(bits) if scratch is None else scratch
-    _fold(bits, scratch, 16).mul_(_MIX_32[0])
+    _fold(bits, scratch, 16).mul_(MIX_32[0])
     bits ^= keys[:, 1:]  # behind a round, so that no two rows can be reorderings of the same numbers
-    _fold(bits, scratch, 15).mul_(_MIX_32[1])
+    _fold(bits, scratch, 15).mul_(MIX_32[1])
     return _fold(bits, scratch, 15)
 
 
@@ -82,8 +82,8 @@ def logs_of_bits(bits: Tensor, out: Tensor | None = None) -> Tensor:
 
 
 def _mix_64(bits: Words) -> Words:
-    bits = (bits ^ ((bits >> 30) & (1 << 34) - 1)) * _MIX_64[0]
-    bits = (bits ^ ((bits >> 27) & (1 << 37) - 1)) * _MIX_64[1]
+    bits = (bits ^ ((bits >> 30) & (1 << 34) - 1)) * MIX_64[0]
+    bits = (bits ^ ((bits >> 27) & (1 << 37) - 1)) * MIX_64[1]
     return bits ^ ((bits >> 31) & (1 << 33) - 1)
 
 

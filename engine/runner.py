@@ -170,6 +170,8 @@ class ModelRunner:
         dearest = SamplingParams(temperature=1.0, top_p=0.9, top_k=self.vocab_size // 2)
         requests = [Request(0, [0], dearest)] * max_batch
         sample(logits, SamplingBatch.of(requests, self.device, self.vocab_size))
+        # Few rows may take other kernels, which a first prompt should not have to wait for.
+        sample(logits[:1], SamplingBatch.of(requests[:1], self.device, self.vocab_size))
         self.cache.clear(NULL_BLOCK)
 
     @torch.inference_mode()

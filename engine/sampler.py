@@ -10,7 +10,7 @@ logits and parameters only, never on the rows beside it.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 
 import torch
@@ -21,7 +21,16 @@ from engine.mass import WHOLE, mass_of, wanted_mass
 from engine.noise import log_exponential, row_keys, row_keys_on_host
 from engine.sampling_batch import SORTED_TOP_K, DrawingWays, Penalties, SamplingBatch, SamplingKind
 
-__all__ = ["NO_TOKEN", "Sampled", "SamplingBatch", "SamplingKind", "greedy_tokens", "sample"]
+__all__ = [
+    "NO_TOKEN",
+    "USUAL",
+    "Sampled",
+    "SamplingBatch",
+    "SamplingKind",
+    "graph_kind",
+    "greedy_tokens",
+    "sample",
+]
 
 INFINITY_BITS = 0x7F800000
 NO_TOKEN = -1
@@ -29,6 +38,7 @@ ARGMAX_BLOCK = 64
 # So many logits are one thread's work on a CPU: many short operators, after each of which threads would meet,
 # gain little by a second one, and beside a busy program lose many times as much.
 ONE_THREADS = 1 << 19
+USUAL = SamplingKind(whole=True, select_p=True)  # what most chats ask: temperature and top-p
 
 
 @dataclass(slots=True)
@@ -64,30 +74,57 @@ class Sampled:
         return result
 
 
-def sample(logits: Tensor, batch: SamplingBatch) -> Sampled:
+def sample(logits: Tensor, batch: SamplingBatch, out: Tensor | None = None) -> Sampled:
     """Draw the next token of every row.
 
     Args:
         logits: [n, V] of any floating dtype; not changed.
         batch: the parameters of the same n rows.
+        out: [n] int64, where the tokens shall be.
     """
     threads = torch.get_num_threads()
     if logits.device.type != "cpu" or logits.numel() > ONE_THREADS or threads == 1:
-        return _sample(logits, batch)
+        return _sample(logits, batch, out)
     torch.set_num_threads(1)
     try:
-        return _sample(logits, batch)
+        return _sample(logits, batch, out)
     finally:
         torch.set_num_threads(threads)
 
 
-def _sample(logits: Tensor, batch: SamplingBatch) -> Sampled:
+def _sample(logits: Tensor, batch: SamplingBatch, out: Tensor | None = None) -> Sampled:
     logits = logits.to(device=batch.greedy.device, dtype=torch.float32)
     scores = logits if batch.penalties is None else _penalise(logits, batch.penalties)
+    kind = batch.kind
+    launch = _draw_kernels() if scores.is_cuda and scores.is_contiguous() else None
+    if launch is None:
+        tokens = _draw_plainly(scores, batch, whole=kind.whole)
+    elif kind.candidates or kind.select_k:
+        plain = _draw_plainly(scores, batch, whole=kind.select_k)
+        # Which way a row's token comes about is a matter of its own parameters only.
+        tokens = torch.where((batch.greedy | (batch.top_k == 0))[:, 0], launch(scores, batch, None), plain)
+    else:
+        tokens = launch(scores, batch, out)
+    if out is not None and tokens is not out:
+        tokens = out.copy_(tokens)
+    if not kind.logprobs:
+        return Sampled(tokens)
+    all_logprobs = logits.log_softmax(dim=-1)
+    top = all_logprobs.topk(min(kind.logprobs, logits.shape[1]), dim=-1)
+    chosen = all_logprobs.gather(1, tokens.clamp(min=0)[:, None])[:, 0]
+    return Sampled(tokens, chosen, top.indices, top.values)
+
+
+def _draw_plainly(scores: Tensor, batch: SamplingBatch, whole: bool) -> Tensor:
+    """Tokens of every row by torch alone, int64 [n].
+
+    Args:
+        whole: those that are drawn from the whole vocabulary too; without, they hold the most likely token.
+    """
     best = _argmax(scores)
     highest = scores.gather(1, best)
     tokens = best
-    if batch.kind.whole or batch.kind.candidates:
+    if whole or batch.kind.candidates:
         keys_of = row_keys if batch.ways is None else row_keys_on_host
         keys = keys_of(batch.seed, batch.position)
         settled = batch.greedy
@@ -96,20 +133,14 @@ def _sample(logits: Tensor, batch: SamplingBatch) -> Sampled:
             drawn = _draw_candidate(scores, highest, best, keys, batch)
             tokens = torch.where(here & ~batch.greedy, drawn, tokens)
             settled = here | settled
-        if batch.kind.whole:
+        if whole:
             scaled = scores.sub(highest).div_(batch.temperature)
             if batch.ways is not None:
                 drawn = _draw_by_need(scaled, best, keys, batch, batch.ways)
             else:
                 drawn = _draw_any(scaled, best, keys, batch)
             tokens = torch.where(settled, tokens, drawn)
-    tokens = tokens.masked_fill(~highest.isfinite(), NO_TOKEN)[:, 0]
-    if not batch.kind.logprobs:
-        return Sampled(tokens)
-    all_logprobs = logits.log_softmax(dim=-1)
-    top = all_logprobs.topk(min(batch.kind.logprobs, logits.shape[1]), dim=-1)
-    chosen = all_logprobs.gather(1, tokens.clamp(min=0)[:, None])[:, 0]
-    return Sampled(tokens, chosen, top.indices, top.values)
+    return tokens.masked_fill(~highest.isfinite(), NO_TOKEN)[:, 0]
 
 
 def greedy_tokens(logits: Tensor, out: Tensor | None = None) -> Tensor:
@@ -140,6 +171,25 @@ def _greedy_kernel() -> Callable[[Tensor, Tensor], None] | None:
     except ImportError:
         return None
     return greedy
+
+
+def graph_kind(kind: SamplingKind, device: torch.device) -> SamplingKind:
+    """The kind whose launches do the work of ``kind`` too; not every kind is worth a graph of its own.
+
+    Without top-p the kernels for it end at once, which takes microseconds; capturing takes milliseconds.
+    """
+    plain = replace(USUAL, select_p=False)
+    return USUAL if kind == plain and device.type == "cuda" and _draw_kernels() is not None else kind
+
+
+@cache
+def _draw_kernels() -> Callable[[Tensor, SamplingBatch, Tensor | None], Tensor] | None:
+    """Few launches for greedy rows and those without a top-k; None where triton does not import."""
+    try:
+        from engine.kernels.draw import draw
+    except ImportError:
+        return None
+    return draw
 
 
 # --- drawing ---------------------------------------------------------------------------------------

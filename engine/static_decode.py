@@ -14,9 +14,15 @@ from engine.graphs import Dispatch, GraphPool, first_line
 from engine.kv_cache import KVCache
 from engine.records import Progress
 from engine.request import Request
-from engine.sampler import Sampled, SamplingBatch, SamplingKind, greedy_tokens, sample
-
-USUAL = SamplingKind(whole=True, select_p=True)
+from engine.sampler import (
+    USUAL,
+    Sampled,
+    SamplingBatch,
+    SamplingKind,
+    graph_kind,
+    greedy_tokens,
+    sample,
+)
 
 
 class Model(Protocol):
@@ -102,9 +108,7 @@ class StaticDecode:
             return Sampled(self._tokens_of(count))
         with torch.inference_mode():
             batch = SamplingBatch.of(requests, decoded.logits.device, self.vocab_size)
-            sampled = sample(decoded.logits[:count], batch)
-            self._tokens_of(count).copy_(sampled.token_ids)
-        return sampled
+            return sample(decoded.logits[:count], batch, self._tokens_of(count))
 
     def close(self) -> None:
         """Drop every graph."""
@@ -135,11 +139,11 @@ class StaticDecode:
     def _sample(self, logits: Tensor, kind: SamplingKind) -> Tensor:
         """Draw a token for every row of logits [size, vocab], padding included, into the buffers."""
         size = logits.shape[0]
-        drawn = sample(logits, self.buffers.sampling(size, kind)).token_ids
-        return self.buffers.tokens[:size].copy_(drawn)
+        return sample(logits, self.buffers.sampling(size, kind), self.buffers.tokens[:size]).token_ids
 
     def _draw(self, size: int, kind: SamplingKind, logits: Tensor) -> bool:
         """Draw by a graph, captured where there is none yet; False where that cannot be had."""
+        kind = graph_kind(kind, logits.device)
         key = (size, kind)
         if key not in self._samplers:
             recorder = self.graphs.recorder

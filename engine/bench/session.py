@@ -121,7 +121,9 @@ class Session:
             raise EngineError("The engine has nothing to do in the middle of a measurement.")
         return record
 
-    def fill(self, rows: int, context: int, tokens: int) -> list[Request]:
+    def fill(
+        self, rows: int, context: int, tokens: int, temperature: float = 0.0, top_p: float = 1.0
+    ) -> list[Request]:
         """Let ``rows`` random prompts of ``context`` tokens be computed, until a step decodes them all.
 
         Row ``i`` has the same prompt in every call, so that its blocks may be found in the prefix cache.
@@ -130,7 +132,7 @@ class Session:
             tokens: that each row shall be able to decode afterwards.
         """
         most = tokens + fill_steps(rows, context, self.engine.status().prefill_chunk)
-        params = SamplingParams(temperature=0, ignore_eos=True, max_tokens=most)
+        params = SamplingParams(temperature=temperature, top_p=top_p, ignore_eos=True, max_tokens=most)
         vocab = self.engine.status().vocab_size
         requests = [self.engine.submit(random_prompt(row, context, vocab), params) for row in range(rows)]
         while True:

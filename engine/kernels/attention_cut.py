@@ -3,17 +3,19 @@
 from dataclasses import dataclass
 from functools import cache as cached
 
+PROGRAMS = 128  # of an attention launch where each needs a multiprocessor for itself
 MOST_WORKERS = 64  # programs that share a context; a power of two
-MOST_PROGRAMS = 1024  # of an attention launch; those that short contexts leave idle end at once
-CUT_FOR = 512  # tokens of context that a full card is cut for
+JOIN = 8  # pieces that one program joins, of more than twice as many
+SHARED = 227 * 1024  # bytes of shared memory that a program can have on an H200
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionShape:
     """How attention is cut: tiles of so many tokens, in pieces of a context of at least ``chunk`` tokens.
 
-    ``stages`` tiles are in flight through shared memory; 0 keeps this and the next one in registers.
-    ``early``: the first tile is read before the projections are there; without stages it always is.
+    ``stages`` tiles are on their way through shared memory or worked on; 0 keeps this and the next one in
+    registers. ``early`` tokens of a piece are read before the projections are there; without stages that is
+    a tile.
     """
 
     tile: int
@@ -21,26 +23,36 @@ class AttentionShape:
     stages: int
     chunk: int
     workers: int
-    early: bool = False
+    early: int = 0
+
+    def counters(self, parts: int) -> int:
+        """Numbers that a sequence and kv head counts its pieces with, for ``parts`` parts."""
+        return max(parts, self.workers // JOIN + 1)
 
 
 @cached
-def attention_shape(pairs: int) -> AttentionShape:
-    """What did best on an H200 for so many sequences times kv heads, at contexts of about ``CUT_FOR``.
+def attention_shape(rows: int, kv_heads: int, dim: int = 128, most_shared: int = SHARED) -> AttentionShape:
+    """What did best on an H200 in whole steps, at contexts of 512 to 32,768 tokens.
 
-    Few programs keep their tiles in registers, many go through shared memory; longer contexts are shared by
-    more programs.
+    One row is all latency, so its tiles stay in registers. For more, few programs that have several tiles on
+    their way read a long context at the speed of the memory; where they do not fit, twice as many with one.
+
+    Args:
+        rows: sequences.
+        dim: of a head.
+        most_shared: bytes of shared memory that a program can have.
     """
-    programs = MOST_PROGRAMS
-    if pairs < 16:
-        tile, warps, stages, chunk = 64, 4, 0, 64
-    elif pairs < 32:
-        tile, warps, stages, chunk = 128, 8, 0, 128
-    elif pairs < 128:
-        tile, warps, stages, chunk = 64, 4, 0, CUT_FOR * pairs // 256
-    elif pairs < 256:
-        tile, warps, stages, chunk, programs = 32, 4, 4, 128, MOST_PROGRAMS // 2
-    else:
-        tile, warps, stages, chunk = 128, 4, 2, CUT_FOR
-    workers = min(MOST_WORKERS, 1 << (max(1, programs // pairs).bit_length() - 1))
-    return AttentionShape(tile, warps, stages, -(-chunk // tile) * tile, workers, early=stages > 0)
+    pairs = rows * kv_heads
+    if rows == 1:
+        return AttentionShape(64, 4, 0, 64, _workers(2 * PROGRAMS, pairs))
+    if kv_heads >= 8 and 64 <= pairs < 128:  # 7 % faster at 512 tokens, even at 1,024, slower from there on
+        return AttentionShape(64, 4, 0, 64, _workers(2 * PROGRAMS, pairs))
+    tile = 128 if dim <= 128 else 64
+    in_flight = 2 * 2 * (tile * dim * 2)  # two of keys and of values, 16-bit
+    roomy = in_flight + 8 * 1024 <= most_shared and (pairs <= 16 or 128 <= pairs < 256)
+    stages, programs = (3, PROGRAMS) if roomy else (2, 2 * PROGRAMS)
+    return AttentionShape(tile, 4, stages, tile, _workers(programs, pairs), early=tile)
+
+
+def _workers(programs: int, pairs: int) -> int:
+    return min(MOST_WORKERS, 1 << (max(1, programs // pairs).bit_length() - 1))

@@ -31,6 +31,60 @@ def attend_tile(queries, keys, values, seen, scale_log2, peak, total, mixed):
     return risen, total, mixed
 
 
+@triton.jit
+def is_last(counter, programs):
+    """Whether all other ``programs`` have counted; what they wrote before can then be read.
+
+    All threads' pieces are written before one of them counts; the release makes them visible to whoever sees
+    the count. Which program comes last does not change the order in which pieces are added.
+    """
+    tl.debug_barrier()
+    last = tl.atomic_add(counter, 1, sem="acq_rel") + 1 >= programs
+    if last:
+        tl.store(counter, 0)
+        tl.debug_barrier()
+    return last
+
+
+@triton.jit
+def join_pieces(  # type: ignore[no-untyped-def]
+    pieces,
+    piece_peaks,
+    piece_sums,
+    place,
+    low,
+    high,
+    step,
+    MOST: tl.constexpr,
+    GROUP: tl.constexpr,
+    GROUP_ROWS: tl.constexpr,
+    DIM: tl.constexpr,
+):
+    """Peak, sum and mixture of every ``step``-th of the pieces from ``low`` to ``high``, at most ``MOST``."""
+    rows = tl.arange(0, GROUP_ROWS)
+    dims = tl.arange(0, DIM)
+    member = rows < GROUP
+    each = low + step * tl.arange(0, MOST)
+    listed = place + each[:, None] * GROUP + rows[None, :]
+    known = (each < high)[:, None] & member[None, :]
+    all_peaks = tl.load(piece_peaks + listed, mask=known, other=float("-inf"), cache_modifier=".cg")
+    all_sums = tl.load(piece_sums + listed, mask=known, other=0.0, cache_modifier=".cg")
+    top = tl.where(member, tl.max(all_peaks, axis=0), 0.0)
+    total = tl.where(member, tl.sum(all_sums * tl.exp2(all_peaks - top[None, :]), axis=0), 1.0)
+    # Reading a piece takes far longer than adding it, so several are read at once.
+    joined = tl.zeros([GROUP_ROWS, DIM], tl.float32)
+    for some in range(low, high, 4 * step):
+        for turn in tl.static_range(4):
+            piece = some + turn * step
+            at = place + piece * GROUP + rows
+            alive = rows < tl.where(piece < high, GROUP, 0)
+            there = pieces + at[:, None] * DIM + dims[None, :]
+            its_mix = tl.load(there, mask=alive[:, None], other=0.0, cache_modifier=".cg")
+            its_peak = tl.load(piece_peaks + at, mask=alive, other=float("-inf"), cache_modifier=".cg")
+            joined += its_mix * tl.exp2(its_peak - top)[:, None]
+    return top, total, joined
+
+
 @triton.jit(do_not_specialize=["window", "table_row", "row_stride", "slice_bytes"])
 def split_attention(  # type: ignore[no-untyped-def]
     out,
@@ -66,6 +120,8 @@ def split_attention(  # type: ignore[no-untyped-def]
     CHUNK: tl.constexpr,
     PARTS: tl.constexpr,
     WORKERS: tl.constexpr,
+    JOIN: tl.constexpr,
+    COUNTERS: tl.constexpr,
     STAGES: tl.constexpr,
     EARLY: tl.constexpr,
     ROPE: tl.constexpr,
@@ -74,18 +130,23 @@ def split_attention(  # type: ignore[no-untyped-def]
     PREFETCH: tl.constexpr,
 ):
     """Grid (rows * KV_HEADS, WORKERS); ``WORKERS`` and ``PARTS`` are powers of two. A context is cut
-    into pieces of ``CHUNK`` tokens, a multiple of ``TILE``, or longer ones where there are too few workers.
+    into pieces of ``CHUNK`` tokens, or longer ones where there are too few workers. The first ``EARLY`` of a
+    piece are read before the projections are there; without ``STAGES`` that is a ``TILE``.
 
     With one part the result is joined here, by the last program of a sequence and kv head, and goes to
-    ``out`` [rows, HEADS, DIM]. With more, which is for a single row, ``parts`` [PARTS, HEADS, DIM] and
-    ``peaks`` and ``sums`` [PARTS, HEADS] are left for ``matvec_join``; a part that is not needed has a peak
-    of minus infinity. ``pieces`` and so on hold [rows * KV_HEADS, WORKERS] unjoined pieces, ``arrived``
-    counts them and is zero before and after.
+    ``out`` [rows, HEADS, DIM]; of many pieces each ``JOIN`` are joined by their last program before. With
+    more parts, which is for a single row, ``parts`` [PARTS, HEADS, DIM] and ``peaks`` and ``sums``
+    [PARTS, HEADS] are left for ``matvec_join``; a part that is not needed has a peak of minus infinity.
+    ``pieces`` and so on hold [rows * KV_HEADS, WORKERS] unjoined pieces, ``arrived`` counts them with
+    ``COUNTERS`` numbers a sequence and kv head, and is zero before and after.
 
     A row without a slot (-1) writes nothing to the cache; its result is not used.
     """
     GROUP: tl.constexpr = HEADS // KV_HEADS
     HALF: tl.constexpr = DIM // 2
+    GRAIN: tl.constexpr = EARLY if EARLY else TILE
+    GROUPS: tl.constexpr = 1 if PARTS > 1 or WORKERS <= 2 * JOIN else WORKERS // JOIN
+    MOST_TOGETHER: tl.constexpr = max(WORKERS // PARTS, 1) if PARTS > 1 else min(WORKERS, 2 * JOIN)
     pair = tl.program_id(0)
     worker = tl.program_id(1)
     release(PDL)
@@ -100,14 +161,16 @@ def split_attention(  # type: ignore[no-untyped-def]
     oldest = tl.maximum(length - window, 0)
     begin = oldest // TILE * TILE
     span = tl.maximum(cached - begin, 0)
-    chunk = tl.maximum(tl.cdiv(tl.cdiv(span, WORKERS), TILE) * TILE, CHUNK)
+    chunk = tl.maximum(tl.cdiv(tl.cdiv(span, WORKERS), GRAIN) * GRAIN, CHUNK)
     splits = tl.maximum(tl.cdiv(span, chunk), 1)
-    together = tl.cdiv(splits, PARTS)  # pieces of a part
+    if PARTS > 1:
+        together = tl.cdiv(splits, PARTS)  # pieces of a part
+    else:
+        together = tl.where(splits > 2 * JOIN, JOIN, splits)  # pieces that are joined at once
     used = tl.cdiv(splits, together)
     if worker >= splits:
         return
 
-    offsets = tl.arange(0, TILE)
     dims = tl.arange(0, DIM)
     own = head * DIM + dims
     rows = tl.arange(0, GROUP_ROWS)
@@ -115,13 +178,13 @@ def split_attention(  # type: ignore[no-untyped-def]
     table = tables + row * table_row
     start = begin + worker * chunk
     end = tl.minimum(start + chunk, cached)
-    positions = start + offsets
-    inside = positions < end
     if EARLY:
-        page = tl.load(table + positions // BLOCK, mask=inside, other=0).to(tl.int64)
-        place = (page * BLOCK + positions % BLOCK)[:, None] * (KV_HEADS * DIM) + own[None, :]
-        tile_keys = tl.load(keys + place, mask=inside[:, None], other=0.0)
-        tile_values = tl.load(values + place, mask=inside[:, None], other=0.0)
+        first = start + tl.arange(0, EARLY)
+        inside_first = first < end
+        page = tl.load(table + first // BLOCK, mask=inside_first, other=0).to(tl.int64)
+        at_first = (page * BLOCK + first % BLOCK)[:, None] * (KV_HEADS * DIM) + own[None, :]
+        first_keys = tl.load(keys + at_first, mask=inside_first[:, None], other=0.0)
+        first_values = tl.load(values + at_first, mask=inside_first[:, None], other=0.0)
     if ROPE:
         angle = cached.to(tl.float32) * tl.load(inv_freq + dims % HALF)
         cos = tl.cos(angle) * scaling
@@ -179,6 +242,7 @@ def split_attention(  # type: ignore[no-untyped-def]
         total += 1.0
         mixed += own_value.to(tl.float32)[None, :]
     if STAGES == 0:
+        positions, inside, tile_keys, tile_values = first, inside_first, first_keys, first_values
         for _ in range(start, end, TILE):
             # The next tile is asked for before this one is worked on.
             later = positions + TILE
@@ -195,22 +259,27 @@ def split_attention(  # type: ignore[no-untyped-def]
             tile_keys, tile_values = next_keys, next_values
     else:
         if EARLY:
-            seen = inside & (positions >= oldest)
+            seen_first = inside_first & (first >= oldest)
             peak, total, mixed = attend_tile(
-                queries, tile_keys, tile_values, seen, scale_log2, peak, total, mixed
+                queries, first_keys, first_values, seen_first, scale_log2, peak, total, mixed
             )
-            start += TILE
-        for tile in tl.range(start, end, TILE, num_stages=STAGES):
-            positions = tile + offsets
-            inside = positions < end
-            page = tl.load(table + positions // BLOCK, mask=inside, other=0).to(tl.int64)
-            place = (page * BLOCK + positions % BLOCK)[:, None] * (KV_HEADS * DIM) + own[None, :]
-            tile_keys = tl.load(keys + place, mask=inside[:, None], other=0.0)
-            tile_values = tl.load(values + place, mask=inside[:, None], other=0.0)
-            seen = inside & (positions >= oldest)
-            peak, total, mixed = attend_tile(
-                queries, tile_keys, tile_values, seen, scale_log2, peak, total, mixed
-            )
+            start += EARLY
+        offsets = tl.arange(0, TILE)
+        if start < end:
+            # Only blocks that an earlier turn has read let several tiles be in flight.
+            blocks = tl.load(table + (start + offsets) // BLOCK, mask=start + offsets < end, other=0)
+            for tile in tl.range(start, end, TILE, num_stages=STAGES):
+                positions = tile + offsets
+                inside = positions < end
+                slots_of = blocks.to(tl.int64) * BLOCK + positions % BLOCK
+                place = slots_of[:, None] * (KV_HEADS * DIM) + own[None, :]
+                blocks = tl.load(table + (positions + TILE) // BLOCK, mask=positions + TILE < end, other=0)
+                tile_keys = tl.load(keys + place, mask=inside[:, None], other=0.0)
+                tile_values = tl.load(values + place, mask=inside[:, None], other=0.0)
+                seen = inside & (positions >= oldest)
+                peak, total, mixed = attend_tile(
+                    queries, tile_keys, tile_values, seen, scale_log2, peak, total, mixed
+                )
 
     heads = head * GROUP + rows
     if PARTS > 1:  # noqa: SIM102 - one is known when the kernel is compiled, the other is not
@@ -232,43 +301,38 @@ def split_attention(  # type: ignore[no-untyped-def]
             target = out + (row * HEADS + heads)[:, None] * DIM + dims[None, :]
             tl.store(target, (mixed / total[:, None]).to(out.dtype.element_ty), mask=member[:, None])
         return
-    base = pair.to(tl.int64) * WORKERS
-    at = (base + worker) * GROUP + rows
+    place = pair.to(tl.int64) * WORKERS * GROUP
+    at = place + worker * GROUP + rows
     tl.store(pieces + at[:, None] * DIM + dims[None, :], mixed, mask=member[:, None])
     tl.store(piece_peaks + at, peak, mask=member)
     tl.store(piece_sums + at, total, mask=member)
-    # All threads' pieces are written before one of them counts; the release makes them visible to whoever
-    # sees the count. Which program comes last does not change the order in which pieces are added.
     part = worker // together
     low = part * together
     high = tl.minimum(low + together, splits)
-    tl.debug_barrier()
-    if tl.atomic_add(arrived + pair * PARTS + part, 1, sem="acq_rel") + 1 < high - low:
+    counter = arrived + pair * COUNTERS
+    if not is_last(counter + part, high - low):
         return
-    tl.store(arrived + pair * PARTS + part, 0)
-    tl.debug_barrier()
-    each = low + tl.arange(0, WORKERS)
-    listed = (base + each[:, None]) * GROUP + rows[None, :]
-    known = (each < high)[:, None] & member[None, :]
-    all_peaks = tl.load(piece_peaks + listed, mask=known, other=float("-inf"), cache_modifier=".cg")
-    all_sums = tl.load(piece_sums + listed, mask=known, other=0.0, cache_modifier=".cg")
-    top = tl.where(member, tl.max(all_peaks, axis=0), 0.0)
-    whole = tl.where(member, tl.sum(all_sums * tl.exp2(all_peaks - top[None, :]), axis=0), 1.0)
-    # Reading a piece takes far longer than adding it, so several are read at once.
-    joined = tl.zeros([GROUP_ROWS, DIM], tl.float32)
-    for some in range(low, high, 4):
-        for step in tl.static_range(4):
-            at = (base + some + step) * GROUP + rows
-            alive = rows < tl.where(some + step < high, GROUP, 0)
-            there = pieces + at[:, None] * DIM + dims[None, :]
-            its_mix = tl.load(there, mask=alive[:, None], other=0.0, cache_modifier=".cg")
-            its_peak = tl.load(piece_peaks + at, mask=alive, other=float("-inf"), cache_modifier=".cg")
-            joined += its_mix * tl.exp2(its_peak - top)[:, None]
+    peak, total, mixed = join_pieces(
+        pieces, piece_peaks, piece_sums, place, low, high, 1, MOST_TOGETHER, GROUP, GROUP_ROWS, DIM
+    )
+    if GROUPS > 1:  # noqa: SIM102 - one is known when the kernel is compiled, the other is not
+        if used > 1:
+            # Nobody else reads the first piece of these, so it takes the place of all of them.
+            tl.debug_barrier()
+            at = place + low * GROUP + rows
+            tl.store(pieces + at[:, None] * DIM + dims[None, :], mixed, mask=member[:, None])
+            tl.store(piece_peaks + at, peak, mask=member)
+            tl.store(piece_sums + at, total, mask=member)
+            if not is_last(counter + GROUPS, used):
+                return
+            peak, total, mixed = join_pieces(
+                pieces, piece_peaks, piece_sums, place, 0, splits, together, GROUPS, GROUP, GROUP_ROWS, DIM
+            )
     if PARTS > 1:
         at = part * HEADS + heads
-        tl.store(parts + at[:, None] * DIM + dims[None, :], joined, mask=member[:, None])
-        tl.store(peaks + at, top, mask=member)
-        tl.store(sums + at, whole, mask=member)
+        tl.store(parts + at[:, None] * DIM + dims[None, :], mixed, mask=member[:, None])
+        tl.store(peaks + at, peak, mask=member)
+        tl.store(sums + at, total, mask=member)
     else:
         target = out + (row * HEADS + heads)[:, None] * DIM + dims[None, :]
-        tl.store(target, (joined / whole[:, None]).to(out.dtype.element_ty), mask=member[:, None])
+        tl.store(target, (mixed / total[:, None]).to(out.dtype.element_ty), mask=member[:, None])

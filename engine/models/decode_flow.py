@@ -26,9 +26,8 @@ class Scratch:
         self.pieces = torch.empty(pieces * geometry.head_dim, **wide)
         self.peaks = torch.empty(pieces, **wide)
         self.sums = torch.empty(pieces, **wide)
-        self.pieces_done = torch.zeros(
-            len(cuts) * geometry.kv_heads * parts, dtype=torch.int32, device=device
-        )
+        counters = max(pairs * shape.counters(parts) for pairs, shape in most)
+        self.pieces_done = torch.zeros(counters, dtype=torch.int32, device=device)
         self.partial = torch.empty(PARTIAL_SUMS, **wide)
         self.tiles_done = torch.zeros(MOST_TILES, dtype=torch.int32, device=device)
 

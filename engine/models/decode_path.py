@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from engine.attention.base import PagedBatch
-from engine.kernels.attention_cut import AttentionShape, attention_shape
+from engine.device import shared_memory
+from engine.kernels.attention_cut import JOIN, SHARED, AttentionShape, attention_shape
 from engine.kernels.tile_cache import card_name
 from engine.kernels.tiles import Shape, Tile, tile_for
 from engine.kv_cache import KVCache
@@ -103,13 +104,17 @@ class DecodePath:
         self._launch: dict[str, Any] = {"launch_pdl": True} if self.dependent else {}
         self.width = geometry.heads * geometry.head_dim
         self.card = _card_of(device) if cuda else ""
+        self._most_shared = (shared_memory(device) if cuda else None) or SHARED
         self.tiles: dict[tuple[str, int], Tile] = {}
         cuts = [self.attention_shape(rows) for rows in range(1, MOST_ROWS + 1)]
         self._scratch = Scratch(geometry, cuts, self._settings.parts)
 
     def attention_shape(self, rows: int) -> AttentionShape:
         """How the attention of so many rows is cut."""
-        return self._settings.attention or attention_shape(rows * self._decoder.geometry.kv_heads)
+        geometry = self._decoder.geometry
+        return self._settings.attention or attention_shape(
+            rows, geometry.kv_heads, geometry.head_dim, self._most_shared
+        )
 
     def parts(self, rows: int) -> int:
         """In how many parts attention goes to the output projection."""
@@ -360,8 +365,10 @@ class DecodePath:
             CHUNK=shape.chunk,
             PARTS=self.parts(rows),
             WORKERS=shape.workers,
+            JOIN=JOIN,
+            COUNTERS=shape.counters(self.parts(rows)),
             STAGES=shape.stages,
-            EARLY=shape.early or shape.stages == 0,
+            EARLY=shape.early if shape.stages else shape.tile,
             ROPE=layer.rotary,
             NORM=layer.qk_norm is not None,
             PDL=self.dependent,

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from engine.attention.base import PagedBatch
+from engine.device import shared_memory
 from engine.errors import DeviceError, EngineError
 from engine.graphs import CudaRecorder, first_line
 from engine.kernels.candidates import candidates
@@ -239,9 +240,3 @@ class GraphTimer:
         end.record()
         end.synchronize()
         return float(begin.elapsed_time(end)) / REPLAYS
-
-
-def shared_memory(device: torch.device) -> int | None:
-    """Bytes of shared memory that a program can have on a card; None where torch does not say."""
-    found = getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", None)
-    return None if found is None else int(found)

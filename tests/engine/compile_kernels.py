@@ -7,6 +7,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from engine.kernels.advance import _advance
+from engine.kernels.draw import _chosen, _drawn, _narrow
 from engine.kernels.greedy import _best, _slices
 from engine.kernels.matrows import embed, matrows
 from engine.kernels.matvec import matvec, matvec_join
@@ -76,14 +77,16 @@ def main() -> None:
         "ROPE": True,
         "NORM": True,
     }
-    for tile, warps, stages, chunk, workers, parts in ((64, 4, 0, 64, 64, 8), (32, 4, 4, 128, 8, 1)):
+    for tile, warps, stages, chunk, workers, parts in ((64, 4, 0, 64, 64, 8), (128, 4, 2, 64, 64, 1)):
         cut = {
             "TILE": tile,
             "CHUNK": chunk,
             "STAGES": stages,
             "WORKERS": workers,
             "PARTS": parts,
-            "EARLY": True,
+            "EARLY": 64,
+            "JOIN": 8,
+            "COUNTERS": 9,
         }
         compiled(split_attention, types, heads | cut | {"PDL": True, "PREFETCH": True}, warps)
     compiled(
@@ -98,6 +101,14 @@ def main() -> None:
         {"SLICES": 38, "PADDED": 64, "PDL": True},
         1,
     )
+    columns = {"greedy": "*i1", "temperatures": FLOAT, "top_ks": LONG, "top_ps": "*fp64", "min_ps": FLOAT}
+    columns |= {"seeds": LONG, "positions": LONG, "state": LONG, "sums": LONG, "peaks": FLOAT, "places": INT}
+    columns |= {"logits": FLOAT, "best": FLOAT, "where": INT, "tokens": LONG, "V": "i32", "rows": "i32"}
+    columns |= {"stride": "i32", "greedy_stride": "i32", "level": "i32", "shift": "i32", "select_p": "i32"}
+    cut = {"SLICES": 38, "PADDED": 64, "PDL": True}
+    compiled(_narrow, columns, cut | {"SLICE": 4096, "DIGITS": 16}, 8)
+    compiled(_drawn, columns, cut | {"SLICE": 4096, "DIGITS": 16, "LEVELS": 6}, 8)
+    compiled(_chosen, columns, cut | {"LEVELS": 6}, 1)
     compiled(
         _advance,
         {

@@ -34,7 +34,7 @@ BLOCK = 16
 @pytest.fixture
 def few_programs(monkeypatch):
     """The interpreter takes as long for a small program as for a large one."""
-    monkeypatch.setattr(attention_cut, "MOST_PROGRAMS", 8)
+    monkeypatch.setattr(attention_cut, "PROGRAMS", 4)
     attention_cut.attention_shape.cache_clear()
     monkeypatch.setattr(
         path_module,

@@ -52,7 +52,21 @@ def test_a_context_of_any_number_of_pieces_is_joined_whole(parts, length, monkey
         assert error(path.forward(case.ids, case.batch, case.cache), expected) < 1e-5
 
 
-@pytest.mark.parametrize("early", [False, True])
+@pytest.mark.parametrize("lengths", [[257], [273], [600], [600, 40]])
+@torch.inference_mode()
+def test_many_pieces_are_joined_by_groups(lengths, monkeypatch):
+    monkeypatch.setattr(DEFAULTS, "parts", 1)
+    monkeypatch.setattr(DEFAULTS, "attention", AttentionShape(16, 4, 0, 16, 64))
+    decoder = decoder_of(MODELS["qwen2"], torch.float32)
+    case = Case(MODELS["qwen2"], torch.float32, lengths)
+    expected, _ = case.plainly(decoder)
+    path = DecodePath(decoder)
+    for _ in range(2):
+        assert error(path.forward(case.ids, case.batch, case.cache), expected) < 1e-5
+    assert not path._scratch.pieces_done.any()
+
+
+@pytest.mark.parametrize("early", [0, 16, 32])
 @pytest.mark.parametrize("lengths", [[1, 64], [65, 130]])
 @torch.inference_mode()
 def test_tiles_that_go_through_shared_memory_give_the_same(lengths, early, monkeypatch):

@@ -153,7 +153,7 @@ def test_the_mixed_load_is_compared_within_its_shape():
     assert peers.loads(ours, [*PEERS, other]).splitlines()[2:] == [
         "| tiny | tui-infer, temperature 0.6 | 30,000 |  |",
         "| tiny | tui-infer, temperature 0.0 | 36,854 |  |",
-        "| tiny | nano-vllm, graph | 18,427 | 2.00 |",
+        "| tiny | nano-vllm, graph | 18,427 | 1.63 |",
         "| other | transformers, continuous batching, default | 10 |  |",
     ]
 

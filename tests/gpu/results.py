@@ -16,7 +16,10 @@ def write(name: str, values: dict[str, Any]) -> None:
         return
     path = Path(folder) / f"{name}.json"
     found = json.loads(path.read_text()) if path.is_file() else {"header": _header(), "results": {}}
-    found["results"].update(values)
+    for key, value in values.items():
+        known = found["results"].get(key)
+        both = isinstance(known, dict) and isinstance(value, dict)
+        found["results"][key] = {**known, **value} if both else value
     path.write_text(json.dumps(found, indent=2) + "\n")
 
 
