@@ -15,7 +15,7 @@ class AttentionShape:
 
     ``stages`` tiles are on their way through shared memory or worked on; 0 keeps this and the next one in
     registers. ``early`` tokens of a piece are read before the projections are there; without stages that is
-    a tile.
+    a tile. Longer pieces are multiples of ``grain``, by default as many as ``early``.
     """
 
     tile: int
@@ -24,10 +24,16 @@ class AttentionShape:
     chunk: int
     workers: int
     early: int = 0
+    grain: int = 0
 
     def counters(self, parts: int) -> int:
         """Numbers that a sequence and kv head counts its pieces with, for ``parts`` parts."""
         return max(parts, self.workers // JOIN + 1)
+
+    def together(self, parts: int) -> int:
+        """Most pieces that one program joins at once; a power of two."""
+        most = self.workers // parts if parts > 1 else min(self.workers, 2 * JOIN)
+        return 1 << (max(1, most) - 1).bit_length()
 
 
 @cached
@@ -45,11 +51,11 @@ def attention_shape(rows: int, kv_heads: int, dim: int = 128, most_shared: int =
     pairs = rows * kv_heads
     if rows == 1:
         return AttentionShape(64, 4, 0, 64, _workers(2 * PROGRAMS, pairs))
-    if kv_heads >= 8 and 64 <= pairs < 128:  # 7 % faster at 512 tokens, even at 1,024, slower from there on
-        return AttentionShape(64, 4, 0, 64, _workers(2 * PROGRAMS, pairs))
+    if kv_heads >= 8 and 64 <= pairs < 128:  # 6 % faster at 512 tokens, 2 % at 1,024, slower from 2,048 on
+        return AttentionShape(64, 4, 0, 64, _workers(2 * PROGRAMS, pairs), grain=16)
     tile = 128 if dim <= 128 else 64
     in_flight = 2 * 2 * (tile * dim * 2)  # two of keys and of values, 16-bit
-    roomy = in_flight + 8 * 1024 <= most_shared and (pairs <= 16 or 128 <= pairs < 256)
+    roomy = pairs <= 16 and in_flight + 8 * 1024 <= most_shared
     stages, programs = (3, PROGRAMS) if roomy else (2, 2 * PROGRAMS)
     return AttentionShape(tile, 4, stages, tile, _workers(programs, pairs), early=tile)
 

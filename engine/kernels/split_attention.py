@@ -118,9 +118,11 @@ def split_attention(  # type: ignore[no-untyped-def]
     BLOCK: tl.constexpr,
     TILE: tl.constexpr,
     CHUNK: tl.constexpr,
+    GRAIN: tl.constexpr,
     PARTS: tl.constexpr,
     WORKERS: tl.constexpr,
     JOIN: tl.constexpr,
+    TOGETHER: tl.constexpr,
     COUNTERS: tl.constexpr,
     STAGES: tl.constexpr,
     EARLY: tl.constexpr,
@@ -144,9 +146,7 @@ def split_attention(  # type: ignore[no-untyped-def]
     """
     GROUP: tl.constexpr = HEADS // KV_HEADS
     HALF: tl.constexpr = DIM // 2
-    GRAIN: tl.constexpr = EARLY if EARLY else TILE
     GROUPS: tl.constexpr = 1 if PARTS > 1 or WORKERS <= 2 * JOIN else WORKERS // JOIN
-    MOST_TOGETHER: tl.constexpr = max(WORKERS // PARTS, 1) if PARTS > 1 else min(WORKERS, 2 * JOIN)
     pair = tl.program_id(0)
     worker = tl.program_id(1)
     release(PDL)
@@ -313,7 +313,7 @@ def split_attention(  # type: ignore[no-untyped-def]
     if not is_last(counter + part, high - low):
         return
     peak, total, mixed = join_pieces(
-        pieces, piece_peaks, piece_sums, place, low, high, 1, MOST_TOGETHER, GROUP, GROUP_ROWS, DIM
+        pieces, piece_peaks, piece_sums, place, low, high, 1, TOGETHER, GROUP, GROUP_ROWS, DIM
     )
     if GROUPS > 1:  # noqa: SIM102 - one is known when the kernel is compiled, the other is not
         if used > 1:

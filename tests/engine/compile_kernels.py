@@ -86,6 +86,8 @@ def main() -> None:
             "PARTS": parts,
             "EARLY": 64,
             "JOIN": 8,
+            "GRAIN": 64,
+            "TOGETHER": 8,
             "COUNTERS": 9,
         }
         compiled(split_attention, types, heads | cut | {"PDL": True, "PREFETCH": True}, warps)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from engine.kernels.attention_cut import AttentionShape
+from engine.kernels.attention_cut import JOIN, AttentionShape, attention_shape
 from engine.kernels.tiles import Shape, Tile, tile_for
 from engine.models.decode_path import DEFAULTS, DecodePath
 from tests.engine.decode_cases import MODELS, Case, decoder_of, error, few_programs  # noqa: F401
@@ -64,6 +64,29 @@ def test_many_pieces_are_joined_by_groups(lengths, monkeypatch):
     for _ in range(2):
         assert error(path.forward(case.ids, case.batch, case.cache), expected) < 1e-5
     assert not path._scratch.pieces_done.any()
+
+
+@pytest.mark.parametrize("workers", [2, 3, 5])
+@torch.inference_mode()
+def test_pieces_may_be_of_any_length(workers, monkeypatch):
+    monkeypatch.setattr(DEFAULTS, "attention", AttentionShape(32, 4, 3, 32, workers, 32, grain=16))
+    decoder = decoder_of(MODELS["qwen2"], torch.float32)
+    case = Case(MODELS["qwen2"], torch.float32, [65, 130, 181])
+    expected, _ = case.plainly(decoder)
+    assert error(DecodePath(decoder).forward(case.ids, case.batch, case.cache), expected) < 1e-5
+
+
+@pytest.mark.parametrize("most_shared", [99 * 1024, 163 * 1024, 227 * 1024])
+@pytest.mark.parametrize("dim", [64, 128, 256])
+def test_the_cut_of_attention_fits_the_card(dim, most_shared):
+    for kv_heads in (1, 2, 3, 4, 5, 8, 16):
+        for rows in range(1, 33):
+            shape = attention_shape(rows, kv_heads, dim, most_shared)
+            tiles = max(0, shape.stages - 1) * shape.tile * dim * 2 * 2
+            assert tiles + 8 * 1024 <= most_shared
+            assert shape.workers & (shape.workers - 1) == 0
+            assert not shape.chunk % 16
+            assert shape.together(8 if rows == 1 else 1) <= 2 * JOIN
 
 
 @pytest.mark.parametrize("early", [0, 16, 32])
