@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from functools import cache as cached
 
 PROGRAMS = 128  # of an attention launch where each needs a multiprocessor for itself
-MOST_WORKERS = 64  # programs that share a context; a power of two
+MOST_WORKERS = 128  # programs that share a context; a power of two
 JOIN = 8  # pieces that one program joins, of more than twice as many
 SHARED = 227 * 1024  # bytes of shared memory that a program can have on an H200
 

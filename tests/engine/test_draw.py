@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.request import Request, SamplingParams
-from engine.sampler import NO_TOKEN, sample
-from engine.sampling_batch import SamplingBatch
+from engine.sampler import NO_TOKEN, USUAL, graph_kind, sample
+from engine.sampling_batch import SamplingBatch, SamplingKind
 from tests.engine.interpreted import interpreter  # noqa: F401
 
 CPU = torch.device("cpu")
@@ -119,3 +119,11 @@ def test_tokens_come_as_often_as_they_are_likely():
     expected = (logits[0].double() / 1.3).softmax(0) * draws
     found = torch.bincount(torch.tensor(tokens), minlength=vocab).double()
     assert ((found - expected) ** 2 / expected).sum() < 29.9
+
+
+def test_one_graph_draws_with_and_without_top_p_where_there_are_kernels():
+    plain = SamplingKind(whole=True)
+    assert graph_kind(plain, torch.device("cuda")) == USUAL
+    assert graph_kind(plain, CPU) == plain
+    for kind in (SamplingKind(), SamplingKind(whole=True, select_k=True), SamplingKind(candidates=32)):
+        assert graph_kind(kind, torch.device("cuda")) == kind
