@@ -11,7 +11,7 @@ context are counted once: GB/s are 10^9 bytes a second.
 import argparse
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,11 +20,12 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.replay import replay_ms
 from engine.attention.base import AttentionBackend, PagedBatch
 from engine.attention.flash import FLASH2_PAGE, FlashAttention2
 from engine.attention.triton import DecodeTiling, TritonAttention, fitted
 from engine.bench.header import header
-from engine.bench.measure import copy_gb_per_s, median
+from engine.bench.measure import copy_gb_per_s
 from engine.kv_cache import KVCache, KVShape
 
 LAYERS = 28
@@ -32,7 +33,6 @@ HEADS = {"qwen2.5-1.5b": (12, 2, 128), "qwen2.5-7b": (28, 4, 128)}
 BATCHES = (1, 8, 32)
 CONTEXTS = (256, 2048, 16000)
 DTYPE = torch.bfloat16
-ROUNDS = 10
 
 SWEPT_SHAPE, SWEPT_BLOCK_SIZE = "qwen2.5-1.5b", 16
 CANDIDATES = (
@@ -96,7 +96,7 @@ class Pages:
                     layer, *draw, batch, self.cache, scale=1 / math.sqrt(shape.head_dim), window=None
                 )
 
-        return 1e3 * _replay_ms(step) / LAYERS
+        return 1e3 * replay_ms(step) / LAYERS
 
     def _batch(self, case: Case) -> PagedBatch:
         used = -(-case.context // self.block_size)
@@ -113,28 +113,6 @@ class Pages:
             contexts=None,
             decode=True,
         )
-
-
-def _replay_ms(step: Callable[[], None]) -> float:
-    """Median milliseconds of a replay of ``step``, captured after one run outside."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        step()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-        step()
-    graph.replay()
-    times = []
-    for _ in range(ROUNDS):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        times.append(begin.elapsed_time(end))
-    return median(times)
 
 
 def cases(shape: str, block_size: int) -> Iterator[Case]:

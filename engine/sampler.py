@@ -27,6 +27,7 @@ __all__ = [
     "Sampled",
     "SamplingBatch",
     "SamplingKind",
+    "draw_plainly",
     "graph_kind",
     "greedy_tokens",
     "sample",
@@ -98,9 +99,9 @@ def _sample(logits: Tensor, batch: SamplingBatch, out: Tensor | None = None) -> 
     kind = batch.kind
     launch = _draw_kernels() if scores.is_cuda and scores.is_contiguous() else None
     if launch is None:
-        tokens = _draw_plainly(scores, batch, whole=kind.whole)
+        tokens = draw_plainly(scores, batch, whole=kind.whole)
     elif kind.candidates or kind.select_k:
-        plain = _draw_plainly(scores, batch, whole=kind.select_k)
+        plain = draw_plainly(scores, batch, whole=kind.select_k)
         # Which way a row's token comes about is a matter of its own parameters only.
         tokens = torch.where((batch.greedy | (batch.top_k == 0))[:, 0], launch(scores, batch, None), plain)
     else:
@@ -115,7 +116,7 @@ def _sample(logits: Tensor, batch: SamplingBatch, out: Tensor | None = None) -> 
     return Sampled(tokens, chosen, top.indices, top.values)
 
 
-def _draw_plainly(scores: Tensor, batch: SamplingBatch, whole: bool) -> Tensor:
+def draw_plainly(scores: Tensor, batch: SamplingBatch, whole: bool) -> Tensor:
     """Tokens of every row by torch alone, int64 [n].
 
     Args:

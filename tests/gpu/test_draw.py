@@ -34,11 +34,11 @@ def rows_of(count, params=KINDS):
 @torch.inference_mode()
 def test_tokens_are_those_of_the_plain_way_but_for_near_ties(count):
     """Logarithms of the two differ in their last bits, which decides where two tokens all but tie."""
-    from engine.sampler import _draw_plainly, sample
+    from engine.sampler import draw_plainly, sample
 
     logits, batch, _ = rows_of(count)
     found = sample(logits, batch).token_ids
-    plain = _draw_plainly(logits, batch, whole=True)
+    plain = draw_plainly(logits, batch, whole=True)
     assert (found != plain).sum() <= count // 100
     assert torch.equal(found, sample(logits, batch).token_ids)
 
