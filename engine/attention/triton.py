@@ -1,4 +1,4 @@
-"""Our own back end: a paged decode kernel in Triton for any block size; prefill is SDPA's."""
+"""Our own back end: paged kernels in Triton, for any block size; one for decode, one for prefill."""
 
 import math
 from dataclasses import dataclass
@@ -7,8 +7,9 @@ from functools import cache as cached
 import torch
 from torch import Tensor
 
+from engine.attention.append import append
 from engine.attention.base import PagedBatch
-from engine.attention.sdpa import SdpaAttention
+from engine.attention.triton_prefill import prefill
 from engine.errors import DeviceError
 from engine.kv_cache import KVCache
 
@@ -49,7 +50,8 @@ class DecodeTiling:
 
 
 class TritonAttention:
-    """Decodes with a split-KV kernel that also appends; one launch a layer, capturable in a CUDA graph.
+    """Decodes with a split-KV kernel that also appends, one launch a layer, capturable in a CUDA graph; for
+    prefill an append and a kernel over all sequences.
 
     Args:
         tiling: fixes the kernel's shape, for measurements; None fits it to head dim, dtype and card.
@@ -66,7 +68,6 @@ class TritonAttention:
 
         self._kernel = paged_decode
         self._tiling = tiling
-        self._sdpa = SdpaAttention()
         self._scratch: dict[torch.device, _Scratch] = {}
         self._checked: PagedBatch | None = None
 
@@ -87,11 +88,12 @@ class TritonAttention:
         Raises:
             DeviceError: a context is longer than its table, where the lengths are known on the host.
         """
-        if not batch.decode:
-            return self._sdpa.attend(layer, query, key, value, batch, cache, scale=scale, window=window)
         if self._checked is not batch:
             _check(batch, cache.block_size)
             self._checked = batch
+        if not batch.decode:
+            append(cache, layer, key, value, batch.slot_mapping)
+            return prefill(layer, query, batch, cache, scale=scale, window=window)
         out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
         self.decode(out, layer, query, key, value, batch, cache, scale=scale, window=window)
         return out

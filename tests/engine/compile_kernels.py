@@ -1,4 +1,4 @@
-"""Compiles the kernels of decode steps for Hopper, without a card: python -m tests.engine.compile_kernels"""
+"""Compiles the kernels for Hopper, without a card: python -m tests.engine.compile_kernels"""
 
 from typing import Any
 
@@ -11,6 +11,7 @@ from engine.kernels.draw import _chosen, _drawn, _narrow
 from engine.kernels.greedy import _best, _slices
 from engine.kernels.matrows import embed, matrows
 from engine.kernels.matvec import matvec, matvec_join
+from engine.kernels.paged_prefill import paged_prefill
 from engine.kernels.split_attention import split_attention
 
 HALF, FLOAT, INT, LONG = "*bf16", "*fp32", "*i32", "*i64"
@@ -91,6 +92,13 @@ def main() -> None:
             "COUNTERS": 9,
         }
         compiled(split_attention, types, heads | cut | {"PDL": True, "PREFETCH": True}, warps)
+    types = {"out": HALF, "query": HALF, "keys": HALF, "values": HALF, "tables": INT, "lengths": INT}
+    types |= {"starts": INT, "scale_log2": "fp32", "window": "i32", "table_row": "i32"}
+    types |= {"query_row": "i32", "query_head": "i32"}
+    heads = {"HEADS": 16, "KV_HEADS": 8, "DIM": 128, "DIM_PADDED": 128, "BLOCK": 16, "PRECISION": "tf32"}
+    for windowed in (False, True):
+        cut = {"ROWS": 128, "TILE": 64, "STAGES": 3, "WINDOWED": windowed}
+        compiled(paged_prefill, types, heads | cut, 8)
     compiled(
         _slices,
         {"logits": FLOAT, "best": FLOAT, "where": INT, "V": "i32"},

@@ -5,6 +5,7 @@ import torch
 
 import engine.attention.triton as back_end
 from engine.attention.triton import DecodeTiling, TritonAttention, fitted
+from engine.attention.triton_prefill import prefill_tiling
 from engine.errors import DeviceError
 from engine.kv_cache import NULL_BLOCK
 from tests.attention_reference import LAYER, Heads, paged_case
@@ -137,6 +138,48 @@ def test_prefill_over_cached_prefixes_equals_the_reference(window):
     before = case.cache.pages.clone()
     assert case.error(case.attend(TritonAttention(), window), window) < 1e-6
     assert changed_slots(case, before) == sorted(case.slots)
+
+
+@pytest.mark.parametrize(
+    "heads", [Heads(12, 2, 128), Heads(3, 3, 80), Heads(2, 2, 256), Heads(5, 1, 8)], ids=str
+)
+@pytest.mark.parametrize("block_size", [1, 16, 48, 256])
+def test_prefill_equals_the_reference_for_every_head_shape_and_block_size(heads, block_size):
+    case = paged_case(heads, (1, 17, 64, 130, 200), (1, 17, 33, 65, 1), block_size=block_size, stale=NAN)
+    assert case.error(case.attend(TritonAttention())) < 1e-6
+
+
+@pytest.mark.parametrize("window", [1, 2, 31, 64, 100, 100_000])
+def test_a_window_hides_from_each_new_token_what_is_older(window):
+    case = paged_case(Heads(4, 2, 64), (7, 129, 300, 64), (7, 129, 70, 1), block_size=16, stale=NAN)
+    assert case.error(case.attend(TritonAttention(), window), window) < 1e-6
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.bfloat16, 5e-3), (torch.float16, 1e-3)], ids=str)
+@pytest.mark.parametrize("contexts", [(129, 300, 513), (1, 2, 700)])
+def test_prefill_in_half_precision_stays_close_to_the_reference(contexts, dtype, bound):
+    new = (129, 40, 257) if contexts[0] > 1 else (1, 2, 140)
+    case = paged_case(Heads(6, 2, 64), contexts, new, block_size=256, dtype=dtype, stale=NAN)
+    assert case.error(case.attend(TritonAttention())) < bound
+
+
+def test_prefill_reads_a_query_by_its_strides():
+    case = paged_case(Heads(6, 2, 64), (40, 100), (40, 33))
+    expected = case.attend(TritonAttention())
+    fused = torch.cat([case.query.flatten(1), case.key.flatten(1)], dim=1)
+    case.query = fused[:, :384].unflatten(1, (-1, 64))
+    assert torch.equal(case.attend(TritonAttention()), expected)
+    case.query = case.query.permute(2, 1, 0).contiguous().permute(2, 1, 0)
+    assert torch.equal(case.attend(TritonAttention()), expected)
+
+
+@pytest.mark.parametrize("most_shared", [64 * 1024, 99 * 1024, 163 * 1024, 227 * 1024])
+@pytest.mark.parametrize("dim", [16, 64, 80, 128, 256])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_the_tiles_of_prefill_fit_the_card(dim, dtype, most_shared):
+    tiling = prefill_tiling(dim, dtype, most_shared)
+    assert tiling.shared_bytes(dim, dtype) <= most_shared
+    assert min(tiling.rows, tiling.tile) >= 16
 
 
 def test_a_context_beyond_its_table_is_refused_with_both_lengths():
