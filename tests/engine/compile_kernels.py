@@ -7,10 +7,11 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from engine.kernels.advance import _advance
-from engine.kernels.draw import _chosen, _drawn, _narrow
+from engine.kernels.draw import _chosen, _drawn
 from engine.kernels.greedy import _best, _slices
 from engine.kernels.matrows import embed, matrows
 from engine.kernels.matvec import matvec, matvec_join
+from engine.kernels.nucleus import narrow
 from engine.kernels.paged_prefill import paged_prefill
 from engine.kernels.split_attention import split_attention
 
@@ -116,7 +117,7 @@ def main() -> None:
     columns |= {"logits": FLOAT, "best": FLOAT, "where": INT, "tokens": LONG, "V": "i32", "rows": "i32"}
     columns |= {"stride": "i32", "greedy_stride": "i32", "level": "i32", "shift": "i32", "select_p": "i32"}
     cut = {"SLICES": 38, "PADDED": 64, "PDL": True}
-    compiled(_narrow, columns, cut | {"SLICE": 4096, "DIGITS": 16}, 8)
+    compiled(narrow, columns, cut | {"SLICE": 4096, "DIGITS": 16}, 8)
     compiled(_drawn, columns, cut | {"SLICE": 4096, "DIGITS": 16, "LEVELS": 6}, 8)
     compiled(_chosen, columns, cut | {"LEVELS": 6}, 1)
     compiled(
