@@ -10,8 +10,9 @@ from typing import Any
 
 from benchmarks.app_rounds import SIZE, ShownApp
 from engine.client import Client
+from engine.commands import AnyCommand
 from engine.config import EngineConfig
-from engine.records import AnyCommand, AnyEvent, Ready, Started, StepRecord, Steps
+from engine.records import AnyEvent, Ready, Started, StepRecord, Steps
 from engine.wire import event_reader, frame
 from tests.app.simulation import Simulation
 from tui_infer.config import Settings

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from engine.client import EngineClient
+from engine.commands import Message, Submit
 from engine.config import EngineConfig
 from engine.errors import EngineError
-from engine.records import AnyEvent, Failed, Finished, Message, Ready, Rejected, StepRecord, Steps, Submit
+from engine.records import AnyEvent, Failed, Finished, Ready, Rejected, StepRecord, Steps
 from engine.request import SamplingParams
 from tui_infer.app import TuiInferApp
 from tui_infer.config import Settings

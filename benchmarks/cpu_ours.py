@@ -8,10 +8,11 @@ from pathlib import Path
 
 from benchmarks.cpu_peers import RUN_S, START_S, Chat, Measured, Peer
 from engine.client import EngineClient
+from engine.commands import Message, Submit
 from engine.config import EngineConfig
 from engine.errors import EngineError
 from engine.process import WORKER
-from engine.records import AnyEvent, Delta, Failed, Finished, Message, Ready, Rejected, Started, Submit
+from engine.records import AnyEvent, Delta, Failed, Finished, Ready, Rejected, Started
 from engine.request import SamplingParams
 
 

@@ -20,8 +20,8 @@ import time
 from pathlib import Path
 
 from engine.client import Client
+from engine.commands import AnyCommand
 from engine.config import EngineConfig
-from engine.records import AnyCommand
 from engine.version import __version__
 from tui_infer.app import TuiInferApp
 from tui_infer.config import Settings

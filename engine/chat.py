@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
+from engine.commands import Message
 from engine.errors import RequestError
-from engine.records import Message
 
 AnyMessage = Message | Mapping[str, str]
 

@@ -8,9 +8,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
+from engine.commands import AnyCommand, Load, Shutdown
 from engine.config import EngineConfig
 from engine.process import WORKER, EngineProcess
-from engine.records import AnyCommand, AnyEvent, EngineStatus, Failed, Load, Progress, Ready, Shutdown
+from engine.records import AnyEvent, EngineStatus, Failed, Progress, Ready
 from engine.wire import WireError, event_reader, frame
 
 ClientState = Literal["idle", "loading", "ready", "dead", "closed"]

@@ -9,8 +9,9 @@ import os
 import threading
 
 from engine.client import Client, OnEvent
+from engine.commands import AnyCommand, Load, Shutdown
 from engine.config import EngineConfig
-from engine.records import AnyCommand, AnyEvent, Load, Shutdown
+from engine.records import AnyEvent
 from engine.service import EngineService, load_engine
 from engine.steppable import EngineFactory
 

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from engine.chat import ChatRenderer
+from engine.commands import Message
 from engine.errors import RequestError
-from engine.records import Message
 
 Prompt = str | Sequence[int] | Sequence[Mapping[str, str]] | Sequence[Message]
 

@@ -11,28 +11,30 @@ import traceback
 from collections.abc import Callable, Iterator
 
 from engine.answers import Answer
+from engine.commands import (
+    AnyCommand,
+    Cancel,
+    Inspect,
+    Load,
+    Pause,
+    RunUntil,
+    SetMode,
+    Shutdown,
+    StepOnce,
+    Submit,
+)
 from engine.config import EngineConfig
 from engine.errors import ConfigError, DeviceError, EngineError, RequestError
 from engine.records import (
     WIRE_VERSION,
-    AnyCommand,
-    Cancel,
     Failed,
-    Inspect,
-    Load,
     ModeChanged,
-    Pause,
     Paused,
     Progress,
     Ready,
     Rejected,
-    RunUntil,
-    SetMode,
-    Shutdown,
     Started,
-    StepOnce,
     StepRecord,
-    Submit,
 )
 from engine.request import FinishReason
 from engine.steppable import EngineFactory, Outlet, Steppable

@@ -1,7 +1,8 @@
 """RunUntil: behind which step to stop, and what to say there. Torch-free."""
 
+from engine.commands import RunUntil
 from engine.errors import RequestError
-from engine.records import RunUntil, StepRecord
+from engine.records import StepRecord
 
 REMEMBERED = 4096  # requests whose session is known; blocks outlive their requests in the cache
 

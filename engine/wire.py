@@ -6,7 +6,8 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from engine.records import AnyCommand, AnyEvent
+from engine.commands import AnyCommand
+from engine.records import AnyEvent
 
 _LENGTH = struct.Struct("<I")
 _ENCODER = msgspec.msgpack.Encoder()

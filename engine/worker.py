@@ -16,7 +16,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from engine.records import AnyEvent, Shutdown
+from engine.commands import Shutdown
+from engine.records import AnyEvent
 from engine.service import IMPORTING, EngineService, import_engine, load_engine
 from engine.steppable import EngineFactory
 from engine.wire import WireError, command_reader, frame

@@ -20,9 +20,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from engine.client import Client, EngineClient
+from engine.commands import Pause, RunUntil
 from engine.config import DEFAULT_MODEL, EngineConfig
 from engine.errors import EngineError
-from engine.records import Pause, RunUntil, StepRecord, Steps
+from engine.records import StepRecord, Steps
 from tui_infer.app import TuiInferApp
 from tui_infer.config import Settings
 from tui_infer.recording.dump import DUMP_SIZE, Dump, dump_panels, dumps_as_text

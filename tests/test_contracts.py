@@ -15,6 +15,7 @@ OPTIONAL = {"triton", "flash_attn", "flash_attn_interface"}
 TORCH_FREE = [
     "engine",
     "engine.client",
+    "engine.commands",
     "engine.config",
     "engine.errors",
     "engine.inprocess",

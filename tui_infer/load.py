@@ -5,7 +5,8 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from engine.records import AnyCommand, Cancel, EngineStatus, Finished, Message, Rejected, Started, Submit
+from engine.commands import AnyCommand, Cancel, Message, Submit
+from engine.records import EngineStatus, Finished, Rejected, Started
 from engine.request import SamplingParams
 from tui_infer.widgets.inspector.view import SYNTHETIC_COLOR, SessionTag
 

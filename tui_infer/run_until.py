@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from engine.records import RunUntil, RunUntilKind
+from engine.commands import RunUntil, RunUntilKind
 
 
 class Condition(NamedTuple):

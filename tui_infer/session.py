@@ -5,7 +5,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from engine.records import Finished, Message
+from engine.commands import Message
+from engine.records import Finished
 from engine.request import SamplingParams, decode_rate
 from tui_infer.answer_trace import AnswerTrace
 

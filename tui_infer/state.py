@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
+from engine.commands import Inspect, Pause, RunUntil, SetMode, StepOnce, Submit
 from engine.records import (
     AnyEvent,
     BlockDetail,
@@ -19,20 +20,14 @@ from engine.records import (
     EngineStatus,
     Failed,
     Finished,
-    Inspect,
     ModeChanged,
-    Pause,
     Paused,
     Progress,
     Ready,
     Rejected,
-    RunUntil,
-    SetMode,
     Started,
     StepMode,
-    StepOnce,
     Steps,
-    Submit,
 )
 from tui_infer.ab import AbRun
 from tui_infer.answer_trace import AnswerTrace

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from textual.timer import Timer
 
-from engine.records import RunUntil
+from engine.commands import RunUntil
 from tui_infer.ab import MOST_STEPS, STEPS, AbRun
 from tui_infer.load import LoadShape
 from tui_infer.load import parse as parse_load
@@ -141,7 +141,7 @@ class Tools:
         state.ab = run
         run.begin()
         self.follow()
-        self._app.main.show_card()
+        self._app.main.dock.show_card()
         return ""
 
     def close_card(self) -> None:

@@ -11,7 +11,7 @@ from typing import Literal, get_args
 
 from msgspec.structs import replace as with_values
 
-from engine.records import Message
+from engine.commands import Message
 from engine.request import SamplingParams
 from tui_infer.sanitize import one_line, sanitize
 from tui_infer.session import SessionState, Turn

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from engine.records import AnyCommand, Cancel, Message, Submit
+from engine.commands import AnyCommand, Cancel, Message, Submit
 from engine.request import SamplingParams
 from tui_infer.arrangement import Arrangement
 from tui_infer.pane_layout import PaneLayout

@@ -6,19 +6,10 @@ from pathlib import Path
 
 from textual.pilot import Pilot
 
+from engine.commands import Message, Submit
 from engine.config import EngineConfig
 from engine.inprocess import InProcessClient
-from engine.records import (
-    Delta,
-    Finished,
-    Message,
-    ModeChanged,
-    Ready,
-    Started,
-    StepRecord,
-    Steps,
-    Submit,
-)
+from engine.records import Delta, Finished, ModeChanged, Ready, Started, StepRecord, Steps
 from engine.request import SamplingParams
 from tests.app.simulation import Simulation
 from tests.waiting import wait_until

@@ -6,28 +6,23 @@ import time
 from collections.abc import Sequence
 
 from engine.client import Client
+from engine.commands import AnyCommand, Cancel, Pause, SetMode, StepOnce, Submit
 from engine.config import EngineConfig
 from engine.records import (
-    AnyCommand,
     BlockChange,
     BlockCounts,
-    Cancel,
     Delta,
     EngineStatus,
     Failed,
     Finished,
     ModeChanged,
-    Pause,
     Paused,
     Progress,
     Ready,
-    SetMode,
     Started,
-    StepOnce,
     StepRecord,
     Steps,
     StepTimes,
-    Submit,
 )
 from engine.records import StepRow as Row
 

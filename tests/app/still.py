@@ -4,7 +4,8 @@ import itertools
 
 from msgspec.structs import replace
 
-from engine.records import BlockChange, Delta, Finished, Started, Steps, StepTimes, Submit
+from engine.commands import Submit
+from engine.records import BlockChange, Delta, Finished, Started, Steps, StepTimes
 from engine.records import StepRow as Row
 from tests.app.scripted import BLOCK_SIZE, NUM_BLOCKS, PROMPT_TOKENS, ScriptedClient, step
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from textual.pilot import Pilot
 
-from engine.records import AnyCommand
+from engine.commands import AnyCommand
 from tests.app.driving import focused_pane
 from tests.app.scripted import ScriptedClient
 from tests.waiting import wait_until

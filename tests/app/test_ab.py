@@ -3,7 +3,8 @@
 import msgspec
 import pytest
 
-from engine.records import StepMode, StepRecord, Submit
+from engine.commands import Submit
+from engine.records import StepMode, StepRecord
 from tests.app.driving import ask, running
 from tests.app.scripted import ScriptedClient
 from tests.app.simulation import Simulation

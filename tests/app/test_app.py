@@ -7,7 +7,8 @@ import msgspec
 import pytest
 from textual import events
 
-from engine.records import Cancel, Message, Progress, Submit
+from engine.commands import Cancel, Message, Submit
+from engine.records import Progress
 from tests.app.driving import ask, focused_pane, pane_of, running, screen_text, settled
 from tests.app.scripted import ScriptedClient
 from tests.waiting import wait_until

@@ -8,7 +8,7 @@ import pytest
 from textual import events
 from textual.pilot import Pilot
 
-from engine.records import Submit
+from engine.commands import Submit
 from tests.app.driving import ask, pane_of, running, screen_text
 from tests.app.scripted import ScriptedClient
 from tests.waiting import wait_until

@@ -3,19 +3,8 @@
 import pytest
 from textual.pilot import Pilot
 
-from engine.records import (
-    AnyCommand,
-    BlockChange,
-    BlockDetail,
-    Delta,
-    Finished,
-    Inspect,
-    Started,
-    StepRecord,
-    StepRow,
-    Steps,
-    Submit,
-)
+from engine.commands import AnyCommand, Inspect, Submit
+from engine.records import BlockChange, BlockDetail, Delta, Finished, Started, StepRecord, StepRow, Steps
 from tests.app.driving import ask, focused_pane, running, screen_text
 from tests.app.scripted import ScriptedClient, step
 from tests.waiting import wait_until

@@ -8,24 +8,19 @@ from pathlib import Path
 
 import pytest
 
+from engine.commands import Cancel, Inspect, Message, Pause, RunUntil, Submit
 from engine.config import EngineConfig
 from engine.records import (
     AnyEvent,
     BlockDetail,
     BlockSnapshot,
-    Cancel,
     Delta,
     Failed,
     Finished,
-    Inspect,
-    Message,
-    Pause,
     Paused,
     Ready,
-    RunUntil,
     Started,
     Steps,
-    Submit,
 )
 from engine.wire import frame
 from tests.app.driving import ask, running, settled

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from textual.widgets import Input
 
-from engine.records import Submit
+from engine.commands import Submit
 from engine.request import SamplingParams
 from tests.app.driving import ask, running, screen_text, settled
 from tests.app.scripted import ScriptedClient, engine_status

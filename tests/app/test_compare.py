@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.records import AnyCommand, Cancel, Delta, Failed, Finished, Ready, Rejected, Started, Submit
+from engine.commands import AnyCommand, Cancel, Submit
+from engine.records import Delta, Failed, Finished, Ready, Rejected, Started
 from engine.request import SamplingParams
 from tests.app.scripted import engine_status
 from tui_infer.compare import Plan, read_plan, start, systems_of, why_not_with

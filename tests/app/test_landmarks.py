@@ -2,7 +2,8 @@
 
 from textual.pilot import Pilot
 
-from engine.records import SetMode, StepRow, Steps
+from engine.commands import SetMode
+from engine.records import StepRow, Steps
 from tests.app.driving import ask, running, screen_text
 from tests.app.scripted import ScriptedClient, step
 from tests.waiting import wait_until

@@ -2,7 +2,8 @@
 
 import pytest
 
-from engine.records import AnyCommand, Cancel, Finished, Rejected, Started, Submit
+from engine.commands import AnyCommand, Cancel, Submit
+from engine.records import Finished, Rejected, Started
 from tests.app.driving import ask, pane_of, running
 from tests.app.scripted import ScriptedClient, engine_status
 from tests.waiting import wait_until

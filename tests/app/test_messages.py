@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 from textual.pilot import Pilot
 
-from engine.records import Submit
+from engine.commands import Submit
 from tests.app.driving import ask, pane_of, running, screen_text, settled
 from tests.app.scripted import ScriptedClient
 from tests.waiting import wait_until

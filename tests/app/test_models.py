@@ -12,9 +12,10 @@ from textual.pilot import Pilot
 from textual.widgets import Input, OptionList, ProgressBar
 
 from engine.client import EngineClient
+from engine.commands import Submit
 from engine.config import EngineConfig
 from engine.models.source import KNOWN_MODELS
-from engine.records import Failed, Progress, Submit
+from engine.records import Failed, Progress
 from tests.app.driving import ask, pane_of, running, screen_text, settled
 from tests.app.scripted import ON_A_CARD, ScriptedClient, engine_status
 from tests.waiting import wait_until

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from textual.widgets import Input, Static
 
-from engine.records import Submit
+from engine.commands import Submit
 from engine.request import SamplingParams
 from tests.app.driving import ask, pane_of, running, screen_text
 from tests.app.scripted import ScriptedClient

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.records import Cancel, Delta, Submit
+from engine.commands import Cancel, Submit
+from engine.records import Delta
 from engine.request import SamplingParams
 from tests.app.scripted import ScriptedClient
 from tests.waiting import wait_until

@@ -9,7 +9,7 @@ from textual.binding import Binding
 from textual.document._document import Document
 from textual.document._wrapped_document import WrappedDocument
 
-from engine.records import Submit
+from engine.commands import Submit
 from tests.app.driving import ask, pane_of, running
 from tests.app.scripted import ScriptedClient
 from tests.budgets import most

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.records import AnyCommand, Delta, Failed, Finished, Ready, Rejected, Started, Submit
+from engine.commands import AnyCommand, Submit
+from engine.records import Delta, Failed, Finished, Ready, Rejected, Started
 from tests.app.scripted import engine_status
 from tui_infer.broadcast import addressed, broadcast, deliver
 from tui_infer.queueing import FULL, MOST_QUEUED, clear, enqueue, send_next, take, waiting

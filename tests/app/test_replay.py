@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from engine.commands import Pause, RunUntil, Submit
 from engine.config import EngineConfig
 from engine.inprocess import InProcessClient
-from engine.records import Pause, RunUntil, Submit
 from tests.app.driving import running, screen_text
 from tests.app.recorded import (
     FullDisk,
@@ -139,7 +139,7 @@ async def test_f3_plays_and_stops_f4_goes_one_step_and_plus_and_minus_change_the
 ) -> None:
     path = written(tmp_path / "r.tirec", simulated_entries())
     async with replaying(path, size=(120, 40)) as (app, pilot, client):
-        app.main._set_inspector("side")
+        app.main.dock.set("side")
         await pilot.pause()
         await pilot.press("f4")
         assert client.step == 1
@@ -240,7 +240,7 @@ async def test_seek_takes_steps_times_and_distances(tmp_path: Path) -> None:
 async def test_a_prompt_is_not_taken_and_the_recording_says_why(tmp_path: Path) -> None:
     path = written(tmp_path / "r.tirec", simulated_entries())
     async with replaying(path, size=(120, 40)) as (app, pilot, client):
-        app.main._set_inspector("side")
+        app.main.dock.set("side")
         await client.seek_step(60)
         turns = len(app.state.current.turns)
         await pilot.press("h", "i", "enter", "f2", "ctrl+n", "escape")
@@ -269,7 +269,7 @@ async def test_a_file_full_of_escape_sequences_cannot_reach_the_terminal(tmp_pat
     assert isinstance(sent, Sent)
     entries[2] = Sent(0.1, Submit("chat-1", 1, "\x1b[31mred"))
     async with replaying(written(tmp_path / "r.tirec", entries), size=(120, 40)) as (app, _pilot, client):
-        app.main._set_inspector("side")
+        app.main.dock.set("side")
         await client.seek_step(60)
         await dump_panels(app)
         assert "\x1b" not in screen_text(app)

@@ -2,7 +2,8 @@
 
 import pytest
 
-from engine.records import Failed, Paused, RunUntil
+from engine.commands import RunUntil
+from engine.records import Failed, Paused
 from tests.app.driving import ask, running, screen_text, settled
 from tests.app.scripted import ScriptedClient
 from tests.waiting import wait_until

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.records import Submit
+from engine.commands import Submit
 from tests.app.driving import ask, focused_pane, pane_of, running, screen_text
 from tests.app.recorded import replaying
 from tests.app.scripted import ScriptedClient

@@ -3,7 +3,8 @@
 import pytest
 from textual.containers import VerticalScroll
 
-from engine.records import PassedOver, SetMode, Submit
+from engine.commands import SetMode, Submit
+from engine.records import PassedOver
 from tests.app.driving import ask, pane_of, running, screen_text
 from tests.app.scripted import ScriptedClient
 from tests.waiting import wait_until

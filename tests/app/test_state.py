@@ -2,23 +2,18 @@
 
 import pytest
 
+from engine.commands import AnyCommand, Cancel, Message, SetMode, StepOnce, Submit
 from engine.records import (
-    AnyCommand,
-    Cancel,
     Delta,
     Failed,
     Finished,
-    Message,
     ModeChanged,
     Paused,
     Ready,
     Rejected,
-    SetMode,
     Started,
-    StepOnce,
     StepRow,
     Steps,
-    Submit,
 )
 from tests.app.scripted import NO_CUDA, engine_status, step
 from tui_infer.pane_layout import grid

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.records import Cancel
+from engine.commands import Cancel
 from tests.app.driving import ask, pane_of, screen_text, settled
 from tests.app.scripted import ScriptedClient
 from tests.app.stored import chat, opened, put, rows, running_kept
@@ -45,11 +45,11 @@ async def test_what_was_said_typed_and_looked_at_is_there_at_the_next_start(tmp_
         assert any(top)
         await pilot.press("ctrl+n", *"half a prom")
         await pilot.press("f6")
-        await wait_until(lambda: app.main.inspector_mode == "full")
+        await wait_until(lambda: app.main.dock.mode == "full")
         await pilot.press("escape", "f6", "f6")
-        await wait_until(lambda: app.main.inspector_mode == "hidden")
+        await wait_until(lambda: app.main.dock.mode == "hidden")
     async with running_kept(ScriptedClient("x"), tmp_path, (160, 48)) as (app, pilot):
-        assert app.main.inspector_mode == "hidden"
+        assert app.main.dock.mode == "hidden"
         first, second = app.main.visible_panes
         assert app.state.current is second.session
         assert second.prompt.text == "half a prom"

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from engine.records import Cancel, Delta, Finished, Ready, Started
+from engine.commands import Cancel
+from engine.records import Delta, Finished, Ready, Started
 from tests.app.scripted import engine_status
 from tests.app.stored import MODEL, NoScreen, chat, kept, opened, put, rows, saved
 from tui_infer.parameters import set_system

@@ -5,7 +5,8 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.records import AnyCommand, Cancel, Delta, Finished, Message, Ready, Rejected, Started, Submit
+from engine.commands import AnyCommand, Cancel, Message, Submit
+from engine.records import Delta, Finished, Ready, Rejected, Started
 from engine.request import SamplingParams
 from tests.app.scripted import engine_status
 from tui_infer.parameters import set_system

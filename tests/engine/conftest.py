@@ -12,7 +12,7 @@ if not torch.cuda.is_available():
 @pytest.fixture
 def bench():
     """Makes services; their threads end with the test."""
-    from engine.records import Shutdown
+    from engine.commands import Shutdown
     from tests.engine.serving import Bench
 
     benches = []

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from urllib.parse import parse_qsl
 
 from engine.block_detail import check_block
+from engine.commands import Message
 from engine.config import EngineConfig
 from engine.errors import DeviceError, ModelError, RequestError
 from engine.records import (
@@ -24,7 +25,6 @@ from engine.records import (
     BlockOwner,
     BlockSnapshot,
     EngineStatus,
-    Message,
     PassedOver,
     Progress,
     StepMode,

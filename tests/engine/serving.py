@@ -3,8 +3,9 @@
 import threading
 import time
 
+from engine.commands import Load, Message, Pause, Submit
 from engine.config import EngineConfig
-from engine.records import Delta, Load, Message, Pause, Paused, Steps, Submit
+from engine.records import Delta, Paused, Steps
 from engine.request import SamplingParams
 from engine.service import EngineService
 from tests.engine.fakes import FakeEngine

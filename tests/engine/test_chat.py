@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from engine.chat import PLAIN_STOP, ChatRenderer
+from engine.commands import Message
 from engine.errors import RequestError
-from engine.records import Message
 
 QWEN3 = (
     "{%- for message in messages %}"

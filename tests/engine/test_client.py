@@ -14,27 +14,22 @@ import psutil
 import pytest
 
 from engine.client import EngineClient
+from engine.commands import Cancel, Inspect, Message, RunUntil, SetMode, Submit
 from engine.config import EngineConfig
 from engine.inprocess import InProcessClient
 from engine.process import EngineProcess
 from engine.records import (
     BlockDetail,
     BlockSnapshot,
-    Cancel,
     Delta,
     Failed,
     Finished,
-    Inspect,
-    Message,
     ModeChanged,
     Paused,
     Progress,
     Ready,
-    RunUntil,
-    SetMode,
     Started,
     Steps,
-    Submit,
 )
 from engine.request import SamplingParams
 from tests.engine.fakes import FakeEngine
@@ -441,7 +436,8 @@ APP = """
 import asyncio, sys
 from engine.client import EngineClient
 from engine.config import EngineConfig
-from engine.records import Submit, Delta, Ready
+from engine.commands import Submit
+from engine.records import Delta, Ready
 from engine.request import SamplingParams
 
 client = EngineClient(EngineConfig(model=sys.argv[1]), command=(sys.executable, "-P", "-m", sys.argv[2]))
@@ -503,7 +499,7 @@ def test_without_the_signal_of_its_parent_the_engine_still_ends_with_its_socket(
         env=dict(os.environ, PYTHONPATH=f"{REPOSITORY}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"),
     )  # fmt: skip
     theirs.close()
-    from engine.records import Load
+    from engine.commands import Load
     from engine.wire import frame
 
     ours.sendall(frame(Load(EngineConfig(model="fake?load_s=60"))))

@@ -6,8 +6,9 @@ import msgspec
 import pytest
 
 from engine import Engine, EngineConfig, FinishReason, SamplingParams
+from engine.commands import Message
 from engine.errors import ConfigError, DeviceError, RequestError
-from engine.records import Message, StepRecord
+from engine.records import StepRecord
 
 CAPITAL = [{"role": "user", "content": "What is the capital of France? Answer in one sentence."}]
 GREEDY = SamplingParams(temperature=0, max_tokens=24)

@@ -2,19 +2,9 @@
 
 import pytest
 
+from engine.commands import Cancel, Pause, RunUntil, SetMode, Shutdown, StepOnce
 from engine.core import Engine
-from engine.records import (
-    Cancel,
-    Delta,
-    Finished,
-    Pause,
-    Paused,
-    RunUntil,
-    SetMode,
-    Shutdown,
-    StepOnce,
-    Steps,
-)
+from engine.records import Delta, Finished, Paused, Steps
 from tests.engine.recorder import with_graphs
 from tests.waiting import wait_until_sync
 

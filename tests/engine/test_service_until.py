@@ -2,22 +2,9 @@
 
 import pytest
 
+from engine.commands import Cancel, Inspect, Pause, RunUntil, Shutdown, StepOnce
 from engine.core import Engine
-from engine.records import (
-    BlockDetail,
-    Cancel,
-    Delta,
-    Failed,
-    Finished,
-    Inspect,
-    Pause,
-    Paused,
-    Ready,
-    RunUntil,
-    Shutdown,
-    Started,
-    StepOnce,
-)
+from engine.records import BlockDetail, Delta, Failed, Finished, Paused, Ready, Started
 from tests.engine.recorder import with_graphs
 from tests.engine.serving import Bench
 

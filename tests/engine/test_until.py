@@ -2,8 +2,9 @@
 
 import pytest
 
+from engine.commands import RunUntil
 from engine.errors import RequestError
-from engine.records import BlockChange, BlockCounts, RunUntil, StepRecord, StepTimes
+from engine.records import BlockChange, BlockCounts, StepRecord, StepTimes
 from engine.until import REMEMBERED, StepWatch
 
 

@@ -3,20 +3,9 @@
 import msgspec
 import pytest
 
+from engine.commands import Load, Message, Shutdown, Submit
 from engine.config import EngineConfig
-from engine.records import (
-    BlockChange,
-    BlockCounts,
-    Delta,
-    Load,
-    Message,
-    Shutdown,
-    StepRecord,
-    StepRow,
-    Steps,
-    StepTimes,
-    Submit,
-)
+from engine.records import BlockChange, BlockCounts, Delta, StepRecord, StepRow, Steps, StepTimes
 from engine.request import SamplingParams
 from engine.wire import WireError, command_reader, event_reader, frame
 

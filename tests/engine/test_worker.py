@@ -4,23 +4,19 @@ import time
 
 import pytest
 
+from engine.commands import Cancel, Load, Pause, SetMode, StepOnce
 from engine.config import EngineConfig
 from engine.records import (
     BlockSnapshot,
-    Cancel,
     Delta,
     Failed,
     Finished,
-    Load,
     ModeChanged,
-    Pause,
     Paused,
     Progress,
     Ready,
     Rejected,
-    SetMode,
     Started,
-    StepOnce,
     Steps,
 )
 from engine.service import EngineService

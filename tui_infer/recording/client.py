@@ -6,8 +6,9 @@ import time
 from collections.abc import Callable
 
 from engine.client import Client
+from engine.commands import AnyCommand
 from engine.config import EngineConfig
-from engine.records import AnyCommand, Paused, Steps
+from engine.records import Paused, Steps
 from tui_infer.recording.format import AnyEntry, Heard
 from tui_infer.recording.reader import Recording
 

@@ -6,7 +6,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from engine.records import AnyCommand, AnyEvent
+from engine.commands import AnyCommand
+from engine.records import AnyEvent
 from tui_infer.nvml import GpuReading
 from tui_infer.recording.format import SUFFIX, RecordingError
 from tui_infer.recording.found import own_folder

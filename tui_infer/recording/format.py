@@ -18,8 +18,9 @@ import struct
 
 import msgspec
 
+from engine.commands import AnyCommand
 from engine.errors import EngineError
-from engine.records import AnyCommand, AnyEvent
+from engine.records import AnyEvent
 from tui_infer.nvml import GpuReading
 from tui_infer.session import Role, SessionStatus, TurnStats, TurnStatus
 from tui_infer.widgets.inspector.view import SessionTag

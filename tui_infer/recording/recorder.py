@@ -7,25 +7,8 @@ from pathlib import PurePath
 
 import msgspec
 
-from engine.records import (
-    AnyCommand,
-    AnyEvent,
-    BlockOwner,
-    BlockSnapshot,
-    Cancel,
-    EngineStatus,
-    Load,
-    Pause,
-    Paused,
-    Progress,
-    Ready,
-    RunUntil,
-    SetMode,
-    Shutdown,
-    StepOnce,
-    Steps,
-    Submit,
-)
+from engine.commands import AnyCommand, Cancel, Load, Pause, RunUntil, SetMode, Shutdown, StepOnce, Submit
+from engine.records import AnyEvent, BlockOwner, BlockSnapshot, EngineStatus, Paused, Progress, Ready, Steps
 from tui_infer.mirror import BlockMirror
 from tui_infer.nvml import GpuReading
 from tui_infer.recording.format import (

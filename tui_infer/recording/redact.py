@@ -4,7 +4,8 @@ from dataclasses import replace
 
 from msgspec.structs import replace as changed
 
-from engine.records import AnyEvent, BlockDetail, Delta, Finished, Message, Rejected, Started, Submit
+from engine.commands import Message, Submit
+from engine.records import AnyEvent, BlockDetail, Delta, Finished, Rejected, Started
 from engine.request import SamplingParams
 from tui_infer.recording.format import AnyEntry, Chats, Content, Heard, Sent, Tags
 

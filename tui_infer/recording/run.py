@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from engine.answers import Answer
+from engine.commands import Message, Submit
 from engine.errors import RequestError
-from engine.records import Message, Ready, Rejected, Started, StepRecord, Steps, Submit
+from engine.records import Ready, Rejected, Started, StepRecord, Steps
 from engine.request import Request, SamplingParams
 from tui_infer.recording.format import ChatLook, Chats, End, Heard, Sent
 from tui_infer.recording.recorder import public_status

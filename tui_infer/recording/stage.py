@@ -3,7 +3,7 @@
 from collections import deque
 from dataclasses import replace
 
-from engine.records import Cancel, Submit
+from engine.commands import Cancel, Submit
 from tui_infer.nvml import HISTORY_READINGS, KEPT, GpuReading
 from tui_infer.recording.format import (
     AnyEntry,

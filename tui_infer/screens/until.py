@@ -7,7 +7,7 @@ from textual.content import Content
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from engine.records import RunUntil
+from engine.commands import RunUntil
 from tui_infer.run_until import CONDITIONS
 from tui_infer.screens.dialog import Dialog
 

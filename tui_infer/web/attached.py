@@ -8,9 +8,10 @@ from pathlib import Path
 import msgspec
 
 from engine.client import EngineClient
+from engine.commands import Load
 from engine.config import EngineConfig
 from engine.process import EngineProcess
-from engine.records import AnyEvent, Load, Ready
+from engine.records import AnyEvent, Ready
 
 
 class Attachment(EngineProcess):

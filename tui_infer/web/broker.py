@@ -9,24 +9,18 @@ from pathlib import Path
 import msgspec
 
 from engine.client import Client
+from engine.commands import AnyCommand, Cancel, Inspect, Load, RunUntil, Shutdown, Submit
 from engine.records import (
-    AnyCommand,
     AnyEvent,
     BlockDetail,
-    Cancel,
     Delta,
     Failed,
     Finished,
-    Inspect,
-    Load,
     Paused,
     Ready,
     Rejected,
-    RunUntil,
-    Shutdown,
     Started,
     Steps,
-    Submit,
 )
 from engine.wire import FrameReader, WireError, command_reader, frame
 from tui_infer.recording.recorder import snapshot_of
