@@ -314,7 +314,7 @@ class TuiInferApp(App[int], inherit_bindings=False):
             reading = monitor.read()
             self.call_from_thread(self.take_reading, reading)
 
-        if self.main.inspector_visible or self.recordings.on:
+        if self.main.dock.visible or self.recordings.on:
             self.run_worker(read, thread=True, group="gpu", exclusive=True)
 
     def take_reading(self, reading: GpuReading) -> None:
@@ -414,7 +414,7 @@ class TuiInferApp(App[int], inherit_bindings=False):
 
     def action_step_chat(self, step: int) -> None:
         if self.main.inspector.has_panel_focus:
-            self.main.step_panel(step)
+            self.main.dock.step_panel(step)
             return
         if step > 0 and self.main.take_choice():
             return
@@ -441,7 +441,7 @@ class TuiInferApp(App[int], inherit_bindings=False):
             return
         if self.time.escape():
             return
-        if self.turns.escape() or self.main.leave_panel():
+        if self.turns.escape() or self.main.dock.leave_panel():
             return
         self.state.cancel(self.state.focused)
 
@@ -500,10 +500,10 @@ class TuiInferApp(App[int], inherit_bindings=False):
         self.main.fit_panes()
 
     def action_cycle_inspector(self) -> None:
-        self.main.cycle_inspector()
+        self.main.dock.cycle()
 
     def action_next_panel(self) -> None:
-        self.main.step_panel(1)
+        self.main.dock.step_panel(1)
 
     def action_command_palette(self) -> None:
         if not isinstance(self.screen, AllCommands):
@@ -572,10 +572,10 @@ class TuiInferApp(App[int], inherit_bindings=False):
 
     def action_panel(self, what: str, name: str) -> None:
         """Hide, show, enlarge or move a panel; reset them all."""
-        self.main.change_panel(what, name)
+        self.main.dock.change_panel(what, name)
 
     def action_only_events(self, kind: str, session: str) -> None:
-        self.main.only_events(kind, session)
+        self.main.dock.only_events(kind, session)
 
     def on_inspector_card_closed(self) -> None:
         self.tools.close_card()

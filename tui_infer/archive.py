@@ -85,7 +85,7 @@ class ChatArchive:
 
     def inspector(self) -> str:
         if (main := self._main) is not None:
-            return main.chosen_inspector
+            return main.dock.chosen
         return self.chosen_inspector or self._app.settings.inspector
 
     def store_drafts(self) -> None:

@@ -63,7 +63,7 @@ class TimeTravel:
             self._app.state.look_at_now()
             main = self._app.main
             main.show_moment(focus=True)
-            if panel and main.inspector_visible and panel not in main.inspector.arrangement.hidden:
+            if panel and main.dock.visible and panel not in main.inspector.arrangement.hidden:
                 main.inspector.focus_panel(panel)
 
     def _focused_panel(self) -> str:

@@ -83,7 +83,7 @@ class TurnActs:
             return True
         app.main.store_drafts()
         session = app.state.current
-        here = app.state.moment is None and app.main.inspector_mode != "full" and self._at_prompt
+        here = app.state.moment is None and app.main.dock.mode != "full" and self._at_prompt
         if here and abandon_edit(app.state, session):
             self._reload(session)
             return True

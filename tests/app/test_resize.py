@@ -11,10 +11,10 @@ from tests.app.scripted import ScriptedClient
 from tests.waiting import wait_until
 from tui_infer.app import TuiInferApp
 from tui_infer.config import Settings
-from tui_infer.screens.main import MIN_HEIGHT, MIN_WIDTH
 from tui_infer.session import SessionState
 from tui_infer.widgets.chat.prompt import Prompt
 from tui_infer.widgets.chat.transcript import Transcript
+from tui_infer.widgets.too_small import MIN_HEIGHT, MIN_WIDTH
 
 DRAFT = "first line of a draft\nthe second, which is a good deal longer than the first\nthe third"
 ANSWER = "\n\n".join(f"Paragraph {number} of an answer that is some words long." for number in range(40))

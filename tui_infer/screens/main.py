@@ -6,22 +6,21 @@ from functools import partial
 from textual import events
 from textual.app import ComposeResult
 from textual.containers import Container, Horizontal
-from textual.widget import Widget
-from textual.widgets import Static
 
 from tui_infer.assistance import Assistance
-from tui_infer.event_log import KINDS
 from tui_infer.keys import bindings
 from tui_infer.nvml import GpuReading
 from tui_infer.pane_layout import grid
 from tui_infer.parameters import marks, usual
 from tui_infer.past_turns import turns_at
 from tui_infer.screens.block_views import BlockViews
+from tui_infer.screens.hints import hint, placeholder
+from tui_infer.screens.inspector_dock import WIDE, InspectorDock
+from tui_infer.sending import send, take_back
 from tui_infer.session import SessionState
-from tui_infer.slash import Say, as_typed, obey, read
+from tui_infer.slash import as_typed
 from tui_infer.state import AppState
 from tui_infer.themes import code_style, session_color
-from tui_infer.time_travel import view_at
 from tui_infer.widgets.banner import Banner
 from tui_infer.widgets.chat.assist import Assist
 from tui_infer.widgets.chat.document import ChatDocument
@@ -30,20 +29,14 @@ from tui_infer.widgets.chat.palette import Palette, palette_of
 from tui_infer.widgets.chat.pane import Pane
 from tui_infer.widgets.chat.prompt import Prompt
 from tui_infer.widgets.chat.session_bar import SessionBar
-from tui_infer.widgets.inspector.events import EventsPanel
 from tui_infer.widgets.inspector.inspector import Inspector
 from tui_infer.widgets.inspector.timeline import ROWS as TIMELINE_ROWS
 from tui_infer.widgets.inspector.timeline import TimelineStrip, words_of
-from tui_infer.widgets.inspector.view import InspectorView
 from tui_infer.widgets.key_bar import Chats, KeyBar
 from tui_infer.widgets.title_bar import TitleBar
-from tui_infer.workspace import tag_of
+from tui_infer.widgets.too_small import TooSmall
 
 MAX_PANES = 4
-MIN_WIDTH, MIN_HEIGHT = 44, 13
-CHATS_WIDTH = 40  # columns that chats keep beside the inspector
-WIDE = 100  # columns from which the inspector is beside the chats unless it is told otherwise
-INSPECTOR_MODES = ("hidden", "side", "full")
 
 
 class MainScreen(BlockViews, inherit_bindings=False):
@@ -56,7 +49,6 @@ class MainScreen(BlockViews, inherit_bindings=False):
     ) -> None:
         super().__init__()
         self._state = state
-        self._inspector_mode = inspector
         self._documents: dict[str, ChatDocument] = {}
         self._arranged: tuple[object, ...] = ()
         self.title_bar = TitleBar(state)
@@ -69,10 +61,11 @@ class MainScreen(BlockViews, inherit_bindings=False):
             if assistance is not None:
                 pane.assistance = assistance
         self.inspector = Inspector(arrangement=state.arrangement)
+        self.dock = InspectorDock(self, state, inspector)
         self.timeline = TimelineStrip(state.keys)
         self._past_documents: dict[str, ChatDocument] = {}
-        self._focused_before: Widget | None = None  # the terminal was too small
         self.key_bar = KeyBar()
+        self.too_small = TooSmall()
 
     def compose(self) -> ComposeResult:
         yield self.title_bar
@@ -83,7 +76,7 @@ class MainScreen(BlockViews, inherit_bindings=False):
             yield self.inspector
         yield self.timeline
         yield self.key_bar
-        yield Static("", id="too-small", markup=False)
+        yield self.too_small
 
     def on_mount(self) -> None:
         self.refresh_state({("sessions", ""), ("engine", "")})
@@ -115,10 +108,10 @@ class MainScreen(BlockViews, inherit_bindings=False):
         All of it holds when this returns, so that the next key finds the right prompt.
         """
         width, height = self.size
-        self._say_too_small(width, height)
-        mode = self.inspector_mode
+        self.too_small.fit(self)
+        mode = self.dock.mode
         self.inspector.tabbed = width < WIDE
-        inspector_width = _inspector_width(width) if mode == "side" else 0
+        inspector_width = self.dock.width if mode == "side" else 0
         area_height = height - 3 - (self.banner.styles.height.value if self.banner.display else 0)  # type: ignore[union-attr]
         area_height -= TIMELINE_ROWS if self._state.moment is not None else 0
         area_width = width - inspector_width
@@ -157,21 +150,6 @@ class MainScreen(BlockViews, inherit_bindings=False):
             if session_id == self._state.focused and not elsewhere:
                 self.set_focus(pane.prompt, scroll_visible=False)
 
-    def _say_too_small(self, width: int, height: int) -> None:
-        """In place of everything, where it has too little room; what had the focus has it again later."""
-        too_small = 0 < width < MIN_WIDTH or 0 < height < MIN_HEIGHT
-        if too_small:
-            words = (
-                f"Too small: {width}×{height}. It needs {MIN_WIDTH}×{MIN_HEIGHT}. Chats and drafts are kept."
-            )
-            self.query_one("#too-small", Static).update(words)
-            if not self.has_class("-too-small") and not isinstance(self.focused, Prompt):
-                self._focused_before = self.focused
-        self.set_class(too_small, "-too-small")
-        before, self._focused_before = self._focused_before, self._focused_before if too_small else None
-        if not too_small and before is not None and before.is_attached:
-            self.call_after_refresh(self.set_focus, before, scroll_visible=False)
-
     def _apply(self, mode: str, inspector_width: int, columns: int, rows: int, count: int) -> None:
         area = self.query_one("#panes")
         area.display = mode != "full"
@@ -190,35 +168,15 @@ class MainScreen(BlockViews, inherit_bindings=False):
         return palette_of(theme.name, variables, code_style(theme))
 
     def _update_hints(self) -> None:
-        key = self._state.keys
-        hints = {
-            "loading": ["the model is loading", "", "type now, it is sent when ready"],
-            "ready": [
-                "type a prompt, Enter sends it",
-                "",
-                f"{key['new']} another chat   {key['help']} all keys",
-            ],
-            "failed": ["the engine has stopped", "", f"{key['restart']} starts it again"],
-        }
-        if self._state.moment is not None:
-            hints = {
-                phase: ["nothing was said here yet", "", f"{key['past']} returns to now"] for phase in hints
-            }
-        if self._state.read_only:
-            play = f"{key['pause']} play   {key['step']} one step   + - speed"
-            hints["ready"] = ["nothing was said here yet", "", play]
-            hints["loading"] = ["the recording begins with the start of its engine", *hints["ready"][1:]]
         shown = len(self.visible_panes)
         to = shown if self._state.to_all else 0
         current, now = self._state.current, self._state.moment is None and not self._state.read_only
         answering = current.letter if current.busy and now else ""
         self.key_bar.follow(Chats(len(self._state.sessions), shown, to if to > 1 else 0, answering))
-        ask = f"Ask all {to} shown chats…" if to > 1 else "Ask something…"
+        lines = hint(self._state)
         for pane in self.panes:
-            pane.transcript.set_hint(hints[self._state.phase])
-            pane.prompt.placeholder = "/seek STEP  /speed N" if self._state.read_only else ask
-            if pane.session is not None and pane.session.read_only:
-                pane.prompt.placeholder = f"Read only. {pane.session.read_only}"
+            pane.transcript.set_hint(lines)
+            pane.prompt.placeholder = placeholder(self._state, pane.session, to)
 
     @property
     def visible_panes(self) -> list[Pane]:
@@ -228,11 +186,6 @@ class MainScreen(BlockViews, inherit_bindings=False):
         """Bring the chats' drafts up to what stands in the prompts."""
         for pane in self.visible_panes:
             pane.prompt.store_draft()
-
-    @property
-    def chosen_inspector(self) -> str:
-        """The inspector's mode as it was chosen, whatever the terminal's width makes of it."""
-        return self._inspector_mode
 
     def document_of(self, session_id: str) -> ChatDocument | None:
         """The lines of a chat that was shown."""
@@ -257,135 +210,22 @@ class MainScreen(BlockViews, inherit_bindings=False):
         for pane in self.visible_panes:
             pane.transcript.unselect()
 
-    # --- the inspector -----------------------------------------------------------------------------
+    def show_chats(self) -> None:
+        self.dock.make_room()
+        self.fit_panes()
+        self.focus_timeline()
 
-    @property
-    def inspector_mode(self) -> str:
-        """``hidden``, ``side`` or ``full``, with ``auto`` resolved by the terminal's width."""
-        if self._inspector_mode == "auto":
-            return "side" if self.size.width >= WIDE else "hidden"
-        if self._inspector_mode == "side" and not self._side_fits:
-            return "hidden"
-        return self._inspector_mode
+    def show_inspector(self, gpu: GpuReading) -> None:
+        """Hand the inspector the state of this moment, and say which moment that is."""
+        self._say_when()
+        self.dock.show(gpu)
 
-    @property
-    def _side_fits(self) -> bool:
-        """Whether the chats keep a readable width beside the inspector."""
-        return self.size.width - _inspector_width(self.size.width) >= CHATS_WIDTH
-
-    @property
-    def inspector_visible(self) -> bool:
-        return self.inspector_mode != "hidden"
-
-    def cycle_inspector(self) -> None:
-        modes = [mode for mode in INSPECTOR_MODES if mode != "side" or self._side_fits]
-        self._set_inspector(modes[(modes.index(self.inspector_mode) + 1) % len(modes)])
-
-    def leave_panel(self) -> bool:
-        """One way back: from the enlarged panel to all, from the full screen to the side where it fits, from
-        a panel to the prompt, or to the timeline in the past; False when there was none.
-        """
-        if self.inspector_visible and (
-            self.inspector.forget_typed() or self.inspector.close_block() or self.inspector.leave_enlarged()
-        ):
-            return True
-        if self.inspector_mode == "full":
-            self._set_inspector("side")
-            return True
-        if self.inspector.has_panel_focus:
-            self.fit_panes()
-            self.focus_timeline()
-            return True
-        return False
+    # --- the past ----------------------------------------------------------------------------------
 
     def focus_timeline(self) -> None:
         """In the past the timeline has the keys again, which a panel or a prompt had."""
         if self._state.moment is not None:
             self.set_focus(self.timeline, scroll_visible=False)
-
-    def change_panel(self, what: str, name: str) -> None:
-        """What the palette does to the panels; a hidden inspector comes up to show it."""
-        if not self.inspector_visible:
-            self._set_inspector("side" if self._side_fits else "full")
-        inspector = self.inspector
-        match what:
-            case "toggle":
-                inspector.toggle(name)
-            case "enlarge":
-                inspector.enlarge(name)
-            case "focus":
-                inspector.focus_panel(name)
-            case "up" | "down":
-                inspector.move(name, -1 if what == "up" else 1)
-            case "reset":
-                inspector.reset()
-
-    def only_events(self, kind: str, session: str) -> None:
-        """Filter the event log, and bring it into view."""
-        self.change_panel("focus", "events")
-        self.inspector.query_one(EventsPanel).only(
-            kind=next((known for known in KINDS if known == kind), None), session=session
-        )
-
-    def step_panel(self, step: int) -> None:
-        """Go to the inspector's next panel; a hidden inspector comes up."""
-        if not self.inspector_visible:
-            self._set_inspector("side" if self._side_fits else "full")
-        self.inspector.step_panel(step)
-
-    def show_chats(self) -> None:
-        if self.inspector_mode == "full":
-            self._set_inspector("side")
-        self.fit_panes()
-        self.focus_timeline()
-
-    def show_card(self) -> None:
-        """Bring the comparison of graph and eager into view."""
-        state = self._state
-        state.arrangement.hidden.discard("ab")
-        if not self.inspector_visible:
-            self._set_inspector("side" if self._side_fits else "full")
-        state.arrangement.current = "ab"
-        self.show_inspector(self.app.gpu_reading)  # type: ignore[attr-defined]
-        self.inspector.rearrange()
-
-    def _set_inspector(self, mode: str) -> None:
-        self._inspector_mode = mode
-        self.refresh_state({("sessions", "")})
-        if mode == "full":
-            self.inspector.focus_panel()
-        else:
-            self.fit_panes()
-        self.show_inspector(self.app.gpu_reading)  # type: ignore[attr-defined]
-
-    def show_inspector(self, gpu: GpuReading) -> None:
-        """Hand the inspector the state of this moment, if anybody sees it."""
-        self._say_when()
-        if not self.inspector_visible or not self.inspector.is_mounted:
-            return
-        state = self._state
-        view = InspectorView(
-            status=state.status,
-            history=state.history,
-            mirror=state.mirror,
-            tags=dict(state.tags),
-            focused=tag_of(state.current),
-            focused_request=state.current.request,
-            gpu=gpu,
-            mode=state.mode,
-            mode_reason=state.mode_reason,
-            paused=state.paused,
-            dead=state.phase == "failed",
-            log=state.log,
-            ab=state.ab,
-            detail=state.detail,
-            pieces=state.texts.pieces,
-        )
-        if state.moment is not None:
-            view = view_at(view, state.moment, state.current)
-        self.inspector.show(view)
-
-    # --- the past ----------------------------------------------------------------------------------
 
     def show_moment(self, *, focus: bool) -> None:
         """Draw the moment that the state looks at, or now; with ``focus`` the timeline takes the keys, or
@@ -429,7 +269,7 @@ class MainScreen(BlockViews, inherit_bindings=False):
     @property
     def _focused_prompt(self) -> Prompt | None:
         panes = [pane for pane in self.visible_panes if pane.session is self._state.current]
-        return panes[0].prompt if panes and self.inspector_mode != "full" else None
+        return panes[0].prompt if panes and self.dock.mode != "full" else None
 
     # --- from the user -----------------------------------------------------------------------------
 
@@ -458,31 +298,10 @@ class MainScreen(BlockViews, inherit_bindings=False):
         self.fit_panes()
 
     def _send(self, pane: Pane, text: str) -> bool:
-        """Send a prompt, or do what its command says; whether the prompt is done with."""
-        session = pane.session
-        if session is None:
-            return False
-        said = read(text)
-        if not isinstance(said, Say):
-            done = obey(self.app, said)  # type: ignore[arg-type]
-            if done:
-                self._state.remember(text.strip())
-            return done
-        typed = text.strip("\n")
-        deliver = partial(self._deliver, session, typed)
-        return self.app.drafts.send(session, said.text, typed, deliver)  # type: ignore[attr-defined]
-
-    def _deliver(self, session: SessionState, typed: str, text: str) -> bool:
-        """What the model is to get, with the files that it names; ``typed`` is for the history."""
-        if session.editing is not None:
-            return self.app.turns.resend(session, text, typed)  # type: ignore[attr-defined]
-        return self.app.several.send(session, text, typed)  # type: ignore[attr-defined]
+        return pane.session is not None and send(self.app, pane.session, text)  # type: ignore[arg-type]
 
     def _take_back(self, pane: Pane) -> str:
-        """The last queued prompt as it has to be typed; empty where none waits."""
-        session = pane.session
-        text = self.app.several.take_back(session) if session is not None else ""  # type: ignore[attr-defined]
-        return as_typed(text) if text else ""
+        return take_back(self.app, pane.session) if pane.session is not None else ""  # type: ignore[arg-type]
 
     def _assist(self) -> Assist | None:
         """The list of the prompt that has the focus."""
@@ -519,8 +338,3 @@ class MainScreen(BlockViews, inherit_bindings=False):
         for pane in self.visible_panes:
             pane.transcript.update()
         self.fit_panes()
-
-
-def _inspector_width(width: int) -> int:
-    """Columns of the inspector beside the chats: about a third."""
-    return max(38, min(60, width * 36 // 100))
