@@ -132,10 +132,10 @@ async def switch_and_back(app: TuiInferApp, pilot: Pilot[int], eager_steps: int)
 async def card_was_read(app: TuiInferApp) -> None:
     """Wait for new readings, if the card can be read at all."""
     for _ in range(READINGS):
-        before = app.gpu_reading
+        before = app.gpu.reading
         if not before.available:
             return
-        await wait(lambda: app.gpu_reading is not before, SCENE_S, "a reading of the card")  # noqa: B023
+        await wait(lambda: app.gpu.reading is not before, SCENE_S, "a reading of the card")  # noqa: B023
 
 
 async def compare(app: TuiInferApp, pilot: Pilot[int], path: Path) -> str:
@@ -159,7 +159,7 @@ async def expose(app: TuiInferApp, pilot: Pilot[int], path: Path) -> None:
         await pilot.pause(0.12)  # the inspector is drawn ten times a second
         svg = app.export_screenshot(title="tui-infer")
         missing = not_shown(svg)
-        if app.gpu_reading.utilisation == 0:  # read during the pause before
+        if app.gpu.reading.utilisation == 0:  # read during the pause before
             missing.append("the card at work")
     write(svg, path)
 
@@ -195,7 +195,7 @@ def steps(app: TuiInferApp, mode: str, since: int) -> int:
 
 def facts(app: TuiInferApp) -> str:
     """Mode, lit size, ratio, times and the card's numbers, in one line."""
-    history, gpu = app.state.history, app.gpu_reading
+    history, gpu = app.state.history, app.gpu.reading
     latest, ratio, shares = history.latest, history.ratio(CHATS), history.time_shares()
     parts = [f"mode {app.state.mode}", f"graph {latest.graph_size if latest else None}"]
     if ratio is not None:

@@ -1,21 +1,15 @@
 """The app: the engine's client on one side, the state in the middle, the screen on the other."""
 
-import asyncio
-import contextlib
 from collections.abc import Sequence
 from time import monotonic, strftime
-from typing import get_args
 
 from textual import events
 from textual.app import App
 from textual.driver import Driver
 from textual.drivers.linux_driver import LinuxDriver
 from textual.filter import LineFilter
-from textual.timer import Timer
 
 from engine.client import Client
-from engine.config import EngineConfig
-from engine.records import EngineStatus
 from tui_infer.archive import ChatArchive
 from tui_infer.assistance import AppAssistance
 from tui_infer.chat_commands import ChatCommands
@@ -24,48 +18,45 @@ from tui_infer.commands import AllCommands, TuiCommands
 from tui_infer.config import Settings
 from tui_infer.config_sources import load_config
 from tui_infer.drafts import Drafts
+from tui_infer.engine_control import EngineControl
+from tui_infer.frames import Frames
+from tui_infer.gpu_watch import GpuWatch
 from tui_infer.help_topics import topic_of
 from tui_infer.keymap import KeyNames, check_keymap
 from tui_infer.keys import app_bindings
 from tui_infer.landmarks import Landmark
 from tui_infer.looks import Looks
 from tui_infer.model_switch import ModelSwitch
-from tui_infer.nvml import GpuMonitor, GpuReading
+from tui_infer.navigation import Navigation
 from tui_infer.recording.client import ReplayClient
 from tui_infer.recording.commands import export
 from tui_infer.recording.control import RecordControl
 from tui_infer.recording.playback import ReplayControl
 from tui_infer.recording.writer import RecordingWriter
 from tui_infer.sanitize import sanitize_paste
-from tui_infer.screens.ask import Ask, Rename
 from tui_infer.screens.help import HelpScreen, all_sections, titles_here
 from tui_infer.screens.main import MainScreen
 from tui_infer.several import Several
 from tui_infer.slash import COMMANDS
-from tui_infer.state import AppState, Topic
+from tui_infer.state import AppState
 from tui_infer.store.keeper import Keeper
 from tui_infer.store.store import Store
 from tui_infer.terminal_input import TerminalDriver
 from tui_infer.time_travel import TimeTravel
+from tui_infer.toasts import Toasts
 from tui_infer.tools import Tools
 from tui_infer.turn_acts import TurnActs
+from tui_infer.typed_ahead import has_priority, taken_in
 from tui_infer.widgets.chat.messages import Messages
 from tui_infer.widgets.inspector.ab import AbPanel
 from tui_infer.widgets.inspector.panel import Panel
 
 QUIT_TWICE_S = 2.0
-INSPECTOR_PERIOD_S = 0.1
-SHARED_PERIOD_S = 0.2  # of the same, while the engine computes on the cores that drawing takes
-SHARED_FRAME_S = 0.1  # between two draws of what streams, then
-STREAMING = {"steps", "turns"}  # what changes by itself, many times a second
-GPU_PERIOD_S = 1.0
-FLASH_S = 2.0  # for toasts that follow each other quickly
-TYPED_S = 2.0  # for a prompt to take in what was typed before a key of the app
 
 
 class TuiInferApp(App[int], inherit_bindings=False):
-    """Owns the state and the client. Events are applied as they come; the screen is brought up to date at
-    most ``settings.fps`` times a second, and no timer runs while nothing changes.
+    """Owns the state, the client, and all that keys and commands do: an action here is a line that says who
+    does it. Events are applied as they come; ``Frames`` brings the screen up to date.
     """
 
     TITLE = "tui-infer"
@@ -96,28 +87,21 @@ class TuiInferApp(App[int], inherit_bindings=False):
         self.set_keymap(bound)
         self.state.keys = KeyNames(bound)
         self.state.layout.name = self.settings.layout
-        self.gpu_reading = GpuReading()
         self.time = TimeTravel(self)
-        self._gpu = GpuMonitor(None)
-        self._gpu_status: EngineStatus | None = None
+        self.engine = EngineControl(self)
+        self.gpu = GpuWatch(self)
+        self.toasts = Toasts(self)
         self.tools = Tools(self)
         self.several = Several(self)
         self.turns = TurnActs(self)
         self.transfer = ChatTransfer(self)
         self.models = ModelSwitch(self)
         self.chats = ChatCommands(self)
+        self.navigation = Navigation(self)
         self.drafts = Drafts(self)
-        self._dirty: set[tuple[str, str]] = set()
-        self._inspector_due = False
-        self._inspector_awaited = False  # by somebody who did something
-        self._drawn_s = 0.0
-        self._inspector_shown_s = 0.0
-        self._frame_timer: Timer | None = None
-        self._gpu_timer: Timer | None = None
         self._interrupted_s = float("-inf")
         self.looks = Looks(self, theme or self.settings.theme)
-        for topic in get_args(Topic):
-            self._watch_topic(topic)
+        self.frames = Frames(self)
         client.on_event = self.state.apply
         self.recordings = RecordControl(self)
         self._record = record
@@ -148,30 +132,14 @@ class TuiInferApp(App[int], inherit_bindings=False):
             event.text = sanitize_paste(event.text)
         if self.replay is not None:
             if isinstance(event, events.Key) and event.character in ("+", "-") and not event.is_forwarded:
-                await self._taken_in()  # in "/seek -50" the minus is the prompt's
+                await taken_in(self)  # in "/seek -50" the minus is the prompt's
             if self.replay.takes(event):
                 return
-        if isinstance(event, events.Key) and not event.is_forwarded and self._has_priority(event.key):
-            await self._taken_in()
+        if isinstance(event, events.Key) and not event.is_forwarded and has_priority(self.screen, event.key):
+            await taken_in(self)
         await super().on_event(event)
 
-    def _has_priority(self, key: str) -> bool:
-        return any(
-            binding.priority
-            for _, bindings in self.screen._binding_chain
-            for binding in bindings.key_to_bindings.get(key, ())
-        )
-
-    async def _taken_in(self) -> None:
-        """Wait until the focused widget handled all that was typed or pasted so far: those keys lie in its
-        queue, and the action to come may give the prompt to another chat.
-        """
-        done = asyncio.Event()
-        if self.focused is not None and self.focused.call_later(done.set):
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(done.wait(), TYPED_S)
-
-    # --- start and frames --------------------------------------------------------------------------
+    # --- start -------------------------------------------------------------------------------------
 
     def get_driver_class(self) -> type[Driver]:
         """Textual's choice, with the terminal's input read by our own parser."""
@@ -180,11 +148,6 @@ class TuiInferApp(App[int], inherit_bindings=False):
 
     def get_default_screen(self) -> MainScreen:
         return MainScreen(self.state, inspector=self.archive.inspector(), assistance=AppAssistance(self))
-
-    @property
-    def _screen_is_up(self) -> bool:
-        """Whether the main screen can be drawn: on a slow machine frames come before it."""
-        return bool(self.screen_stack) and self.screen_stack[0].is_mounted
 
     @property
     def keeper(self) -> Keeper | None:
@@ -199,184 +162,33 @@ class TuiInferApp(App[int], inherit_bindings=False):
         return screen
 
     async def on_mount(self) -> None:
-        self._frame_timer = self.set_interval(1 / self.settings.fps, self._frame, name="frame", pause=True)
-        self._gpu_timer = self.set_interval(GPU_PERIOD_S, self._read_gpu, name="gpu", pause=True)
-        self.theme_changed_signal.subscribe(self, lambda _: self._theme_changed())
+        self.frames.begin()
+        self.gpu.begin()
+        self.theme_changed_signal.subscribe(self, lambda _: self.frames.redraw())
         self.looks.watch()
         if self._record is not None:
             self.recordings.begin(self._record)
         self.archive.begin()
         await self.client.start()
-        self._wake()
-
-    def _watch_topic(self, topic: Topic) -> None:
-        def changed(session: str) -> None:
-            self._dirty.add((topic, session))
-            self._wake()
-
-        self.state.subscribe(topic, changed)
-
-    def _wake(self) -> None:
-        if self._frame_timer is not None:
-            self._frame_timer.resume()
-
-    def _frame(self) -> None:
-        """Draw what changed since the last frame, all of it at once."""
-        if self._screen_is_up and not self._waits:
-            main = self.main
-            main.begin_frame()
-            try:
-                self._follow_state()
-            finally:
-                main.end_frame()
-
-    def _follow_state(self) -> None:
-        """Bring the widgets up to date; go to sleep when nothing changed."""
-        dirty, self._dirty = self._dirty, set()
-        if dirty:
-            self._drawn_s = monotonic()
-            self.tools.follow()
-            self.models.follow()
-            self._show_notices()
-            topics = {topic for topic, _ in dirty}
-            self._follow_engine(topics)
-            self.archive.follow(topics)
-            if not self.several.follow(dirty):
-                self.main.refresh_state(dirty)
-                self._inspector_due = True
-                self._inspector_awaited = self._inspector_awaited or not topics <= STREAMING
-        if self._inspector_due and monotonic() - self._inspector_shown_s >= self._inspector_period:
-            self._inspector_due = self._inspector_awaited = False
-            self._inspector_shown_s = monotonic()
-            self.main.show_inspector(self.gpu_reading)
-        if not dirty and not self._inspector_due and self._frame_timer is not None:
-            self._frame_timer.pause()
-
-    @property
-    def _shared(self) -> bool:
-        """Whether the engine computes on the cores that drawing takes."""
-        status = self.state.status
-        return status is not None and status.device == "cpu" and self.replay is None
-
-    @property
-    def _waits(self) -> bool:
-        """Whether what changed can wait for a later frame: only what streams by itself, on shared cores."""
-        if not self._dirty or not self._shared or monotonic() - self._drawn_s >= SHARED_FRAME_S:
-            return False
-        return {topic for topic, _ in self._dirty} <= STREAMING
-
-    @property
-    def _inspector_period(self) -> float:
-        """Seconds between two draws of the inspector."""
-        streams = not (self._inspector_awaited or self.state.paused or self.state.moment is not None)
-        return SHARED_PERIOD_S if self._shared and streams else INSPECTOR_PERIOD_S
-
-    def _show_notices(self) -> None:
-        notices, self.state.notices = self.state.notices, []
-        shown = {(toast.title, toast.message) for toast in self._notifications}
-        for notice in notices:
-            if (notice.title, notice.message) in shown:
-                continue
-            shown.add((notice.title, notice.message))
-            self.notify(notice.message, title=notice.title, severity=notice.severity, markup=False)
-
-    def _theme_changed(self) -> None:
-        self._dirty.add(("sessions", ""))
-        self._dirty.add(("engine", ""))
-        self._wake()
+        self.frames.wake()
 
     # --- the engine --------------------------------------------------------------------------------
-
-    def _follow_engine(self, topics: set[str]) -> None:
-        """Read the card that the engine runs on, while it runs."""
-        if "engine" not in topics or self._gpu_timer is None or self.replay is not None:
-            return
-        status = self.state.status if self.state.phase == "ready" else None
-        if status is None:
-            self._gpu_timer.pause()
-        elif status.device_uuid is None:
-            self.take_reading(GpuMonitor(None).read())
-            self._gpu_timer.pause()
-        elif status is not self._gpu_status:  # a switch or a pause is no other card: its past is kept
-            self._gpu_status = status
-            self._gpu.close()
-            self._gpu = GpuMonitor(status.device_uuid)
-            self._read_gpu()
-            self._gpu_timer.resume()
-        else:
-            self._gpu_timer.resume()
-
-    def _read_gpu(self) -> None:
-        """The driver takes milliseconds to answer, so it is asked on a thread."""
-        monitor = self._gpu
-
-        def read() -> None:
-            reading = monitor.read()
-            self.call_from_thread(self.take_reading, reading)
-
-        if self.main.dock.visible or self.recordings.on:
-            self.run_worker(read, thread=True, group="gpu", exclusive=True)
-
-    def take_reading(self, reading: GpuReading) -> None:
-        """The card was read."""
-        self.gpu_reading = reading
-        self.recordings.reading(reading)
-        self._inspector_due = True
-        self._wake()
 
     def action_choose_model(self) -> None:
         if problem := self.models.command([]):
             self.state.notice("Models", problem, "warning")
 
     def action_restart_engine(self) -> None:
-        """Start a new engine process in place of one that failed; where one runs, ask first."""
-        if self.replay is not None:
-            self.replay.restart()
-        elif self.state.phase == "loading":
-            self.state.notice("Engine", "It is loading already.")
-        elif self.state.phase == "failed":
-            self._restart()
-        else:
-            question = "Restart the engine? Answers under way are stopped; chats are kept."
-            self.push_screen(
-                Ask(question, "Restart", "Go on"), lambda sure: self._restart() if sure else None
-            )
-
-    def restart_with(self, config: EngineConfig) -> None:
-        """Another engine process in place of the one that runs; the chats stay."""
-        self._restart(config)
-
-    def _restart(self, config: EngineConfig | None = None) -> None:
-        for session in list(self.state.sessions.values()):
-            if session.id not in self.state.pending:
-                self.state.cancel(session.id)
-        self.state.restarting()
-        self.run_worker(self.client.restart(config), group="engine", exclusive=True)
-
-    def _when_ready(self) -> bool:
-        if self.replay is not None:
-            self.state.notice("Recording", self.state.read_only)
-            return False
-        if self.state.phase != "ready":
-            self.state.notice("Engine", "It is not ready yet.", "warning")
-        return self.state.phase == "ready"
+        self.engine.ask_restart()
 
     def action_toggle_mode(self) -> None:
-        if self._when_ready():
-            self.state.toggle_mode()
+        self.engine.toggle_mode()
 
     def action_toggle_pause(self) -> None:
-        if self.replay is not None:
-            self.replay.toggle_play()
-        elif self._when_ready():
-            self.state.toggle_pause()
+        self.engine.toggle_pause()
 
     def action_step_once(self) -> None:
-        self.time.leave()
-        if self.replay is not None:
-            self.replay.step_once()
-        elif self._when_ready():
-            self.state.step_once()
+        self.engine.step_once()
 
     def action_toggle_recording(self) -> None:
         self.recordings.toggle()
@@ -407,34 +219,16 @@ class TuiInferApp(App[int], inherit_bindings=False):
     # --- chats -------------------------------------------------------------------------------------
 
     def action_new_chat(self) -> None:
-        if self.replay is not None and not self._when_ready():
-            return
-        self.state.new_session()
-        self.main.fit_panes()
+        self.navigation.new()
 
     def action_step_chat(self, step: int) -> None:
-        if self.main.inspector.has_panel_focus:
-            self.main.dock.step_panel(step)
-            return
-        if step > 0 and self.main.take_choice():
-            return
-        self.state.step_focus(step)
-        self._show_chat()
+        self.navigation.step(step)
 
     def action_chat_number(self, number: int) -> None:
-        self.state.focus_number(number)
-        self._show_chat()
-
-    def _show_chat(self) -> None:
-        """Show the focused chat; keys that move in time go on doing so."""
-        in_time = self.main.focused is self.main.timeline
-        self.main.fit_panes()
-        if in_time:
-            self.main.focus_timeline()
+        self.navigation.to_number(number)
 
     def action_focus_chat(self, session: str) -> None:
-        self.state.focus(session)
-        self.main.fit_panes()
+        self.navigation.to(session)
 
     def action_cancel(self) -> None:
         if self.main.close_list():
@@ -450,17 +244,11 @@ class TuiInferApp(App[int], inherit_bindings=False):
             self.state.cancel(session)
 
     def action_rename_chat(self) -> None:
-        session = self.state.current
-
-        def renamed(title: str | None) -> None:
-            if title is not None:
-                self.state.rename(session.id, title)
-
-        self.push_screen(Rename(session.title if session.titled else "", session.title), renamed)
+        self.chats.rename([])
 
     def action_close_chat(self) -> None:
         """Close the focused chat: into the archive; where nothing is kept, one with content asks first."""
-        if self.replay is not None and not self._when_ready():
+        if self.replay is not None and not self.engine.when_ready():
             return
         self.archive.close()
 
@@ -480,24 +268,10 @@ class TuiInferApp(App[int], inherit_bindings=False):
     # --- view --------------------------------------------------------------------------------------
 
     def action_cycle_layout(self) -> None:
-        self.state.cycle_layout()
-        self.main.fit_panes()
-        # Two layouts can look the same, with fewer chats than panes or too little room for them.
-        name = {"1": "one pane", "2": "two panes", "4": "2×2 panes"}[self.state.layout.name]
-        shown = len(self.main.visible_panes)
-        missing = "" if shown == int(self.state.layout.name) else f" ({shown} shown)"
-        self.flash("Layout", f"{name}{missing}")
-
-    def flash(self, title: str, text: str) -> None:
-        """A toast in place of the one before: going round quickly would pile them up."""
-        for toast in list(self._notifications):
-            if toast.title == title:
-                self._unnotify(toast)
-        self.notify(text, title=title, timeout=FLASH_S, markup=False)
+        self.navigation.cycle_layout()
 
     def action_toggle_zoom(self) -> None:
-        self.state.toggle_zoom()
-        self.main.fit_panes()
+        self.navigation.toggle_zoom()
 
     def action_cycle_inspector(self) -> None:
         self.main.dock.cycle()

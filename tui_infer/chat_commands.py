@@ -12,7 +12,7 @@ from tui_infer.pane_layout import LAYOUTS
 from tui_infer.parameters import changes, sampling_of, set_system, take, take_as_usual, texts_of, usual
 from tui_infer.presets import Sampling, over, words_of
 from tui_infer.sanitize import one_line
-from tui_infer.screens.ask import Ask
+from tui_infer.screens.ask import Ask, Rename
 from tui_infer.screens.parameters import Chosen, ParametersForm
 from tui_infer.session import SessionState
 from tui_infer.set_params import changed
@@ -132,17 +132,23 @@ class ChatCommands:
 
     def new(self, words: Sequence[str]) -> str:
         """``/new [TITLE]``."""
-        self._app.action_new_chat()
+        self._app.navigation.new()
         if words:
             self._app.state.rename(self._app.state.focused, raw_of(words))
         return ""
 
     def rename(self, words: Sequence[str]) -> str:
         """``/rename TITLE``; alone it asks."""
+        state, chat = self._app.state, self._chat
         if words:
-            self._app.state.rename(self._app.state.focused, raw_of(words))
-        else:
-            self._app.action_rename_chat()
+            state.rename(chat.id, raw_of(words))
+            return ""
+
+        def renamed(title: str | None) -> None:
+            if title is not None:
+                state.rename(chat.id, title)
+
+        self._app.push_screen(Rename(chat.title if chat.titled else "", chat.title), renamed)
         return ""
 
     def chat(self, words: Sequence[str]) -> str:
@@ -151,7 +157,7 @@ class ChatCommands:
         wanted = raw_of(words).upper()
         if wanted not in letters:
             return f"It takes the letter of a chat: {', '.join(letters)}."
-        self._app.action_focus_chat(letters[wanted])
+        self._app.navigation.to(letters[wanted])
         return ""
 
     def clear(self, words: Sequence[str]) -> str:

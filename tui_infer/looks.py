@@ -70,7 +70,7 @@ class Looks:
         app.theme, self._missed = name, ""
         app.state.theme = (name, app.settings.theme)
         app.state.announce("sessions")
-        app.flash("Theme", name if app.keeper is not None else f"{name}, for this run")
+        app.toasts.flash("Theme", name if app.keeper is not None else f"{name}, for this run")
 
     def recall(self) -> None:
         """Take the theme that was chosen in a run before, unless the settings say another one since."""

@@ -56,7 +56,7 @@ class ModelSwitch:
         status = self._app.state.status if self._app.state.phase == "ready" else None
         config = self._app.client.config
         if status is None or status.device_uuid is None:
-            return room_for(config, status, self._app.gpu_reading)
+            return room_for(config, status, self._app.gpu.reading)
         monitor = GpuMonitor(status.device_uuid)  # the panel's reading may be old, or none
         try:
             return room_for(config, status, monitor.read())
@@ -101,7 +101,7 @@ class ModelSwitch:
         if state.phase == "ready":
             self._former = client.config
         self._loading = model
-        self._app.restart_with(config)
+        self._app.engine.restart(config)
         self._screen = Loading(state, model, words)
         self._app.push_screen(self._screen)
 
@@ -123,4 +123,4 @@ class ModelSwitch:
         elif state.failure is not None and former is not None:
             why = f"{state.failure.message} {state.failure.hint}"
             state.notice(f"{model} is not loaded", f"{why} Back to {former.model}.", "error")
-            self._app.restart_with(former)
+            self._app.engine.restart(former)

@@ -251,7 +251,7 @@ class Several:
         elif (panes := len(self._app.main.visible_panes)) != self._panes:
             chats = len(state.sessions)
             told = f"{panes} pane{'s' if panes > 1 else ''}: {chats} chat{'s' if chats > 1 else ''} are open"
-            self._app.flash("Layout", f"{told}; {state.keys['layout']} changes it.")
+            self._app.toasts.flash("Layout", f"{told}; {state.keys['layout']} changes it.")
 
     def confirm_take(self, screen: CompareScreen, session: SessionState, others: int) -> None:
         """Ask before other columns are closed."""

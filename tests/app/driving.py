@@ -50,9 +50,9 @@ async def ask(app: TuiInferApp, pilot: Pilot[int], text: str) -> None:
 
 async def settled(app: TuiInferApp) -> None:
     """Wait until all answers are over and their last frame was drawn."""
-    timer = app._frame_timer
+    timer = app.frames._timer
     assert timer is not None
-    await wait_until(lambda: not app.state.active and not app._dirty and not timer._active.is_set())
+    await wait_until(lambda: not app.state.active and not app.frames._dirty and not timer._active.is_set())
 
 
 def screen_text(app: TuiInferApp) -> str:

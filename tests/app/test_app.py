@@ -399,21 +399,21 @@ async def test_no_timer_runs_while_nothing_changes() -> None:
     async with running(ScriptedClient("done", rate=1000)) as (app, pilot):
         await ask(app, pilot, "x")
         await wait_until(lambda: not app.state.current.busy)
-        assert app._frame_timer is not None
-        await wait_until(lambda: not app._frame_timer._active.is_set())  # type: ignore[union-attr]
-        assert app._gpu_timer is not None
-        assert not app._gpu_timer._active.is_set()
+        assert app.frames._timer is not None
+        await wait_until(lambda: not app.frames._timer._active.is_set())  # type: ignore[union-attr]
+        assert app.gpu._timer is not None
+        assert not app.gpu._timer._active.is_set()
 
 
 async def test_the_card_is_read_while_the_engine_runs_on_it_and_only_then() -> None:
     client = ScriptedClient("x", hold=True)
     async with running(client, size=(120, 40)) as (app, _):
         client.become_ready(device="cuda:0", device_uuid="GPU-00000000-0000-0000-0000-000000000000")
-        timer = app._gpu_timer
+        timer = app.gpu._timer
         assert timer is not None
         await wait_until(timer._active.is_set)
-        first = app.gpu_reading
-        await wait_until(lambda: app.gpu_reading is not first)
+        first = app.gpu.reading
+        await wait_until(lambda: app.gpu.reading is not first)
         client.fail()
         await wait_until(lambda: not timer._active.is_set())
 
@@ -482,8 +482,8 @@ async def test_a_running_engine_is_only_restarted_after_a_question() -> None:
 async def test_a_frame_before_the_first_screen_draws_nothing_and_loses_nothing() -> None:
     app = TuiInferApp(ScriptedClient("x"), settings=Settings())
     app.state.notice("early", "bird")
-    app._frame()
-    assert app._dirty == {("notice", "")}
+    app.frames.draw()
+    assert app.frames._dirty == {("notice", "")}
     assert len(app.state.notices) == 1
 
 
@@ -492,14 +492,14 @@ async def test_what_streams_waits_for_a_later_frame_on_the_engines_own_cores_alo
     async with running(ScriptedClient("x")) as (app, _):
         await wait_until(lambda: app.state.status is not None)
         app.state.status = msgspec.structs.replace(app.state.status, device=device)
-        app._drawn_s = monotonic()
-        app._dirty = {("steps", ""), ("turns", app.state.focused)}
-        assert app._waits == waits
-        app._dirty.add(("sessions", ""))
-        assert not app._waits
-        app._dirty = {("steps", "")}
-        app._drawn_s = monotonic() - 1
-        assert not app._waits
+        app.frames._drawn_s = monotonic()
+        app.frames._dirty = {("steps", ""), ("turns", app.state.focused)}
+        assert app.frames._waits == waits
+        app.frames._dirty.add(("sessions", ""))
+        assert not app.frames._waits
+        app.frames._dirty = {("steps", "")}
+        app.frames._drawn_s = monotonic() - 1
+        assert not app.frames._waits
 
 
 async def test_what_is_typed_after_a_change_of_the_chat_goes_to_the_new_one() -> None:

@@ -265,7 +265,7 @@ async def test_a_switch_and_a_pause_keep_the_past_of_the_card(monkeypatch) -> No
             if uuid is not None:
                 made.append(uuid)
 
-    monkeypatch.setattr("tui_infer.app.GpuMonitor", Monitor)
+    monkeypatch.setattr("tui_infer.gpu_watch.GpuMonitor", Monitor)
     async with running(ScriptedClient("ok", graphs=True)) as (app, pilot):
         app.state.apply(Ready(status=engine_status(**{**ON_A_CARD, "device_uuid": "GPU-1"})))
         await wait_until(lambda: made == ["GPU-1"])

@@ -416,7 +416,7 @@ async def test_a_single_step_is_run_in_the_present() -> None:
 async def test_a_new_engine_ends_the_look_into_the_past_of_the_old_one() -> None:
     async with running(ScriptedClient(ANSWER, rate=200), size=(120, 30)) as (app, pilot):
         await looking_back(app, pilot, 20)
-        app._restart()
+        app.engine.restart()
         await wait_until(lambda: not app.main.timeline.display, what="the timeline to go")
         assert (await pane_of(app)).prompt.has_focus
 

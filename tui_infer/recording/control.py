@@ -62,7 +62,7 @@ class RecordControl:
             self._failed(writer, writer.error)
             return
         self._recorder = recorder = Recorder(writer)
-        recorder.begin(app.state, app.gpu_reading)
+        recorder.begin(app.state, app.gpu.reading)
         self._send = app.state.send
         app.state.send = self._sent
         app.client.on_event = self._heard

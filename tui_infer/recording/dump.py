@@ -34,7 +34,7 @@ async def dump_panels(app: "TuiInferApp") -> str:
 
 
 def _dump(app: "TuiInferApp") -> str:
-    app.main.show_inspector(app.gpu_reading)
+    app.main.show_inspector(app.gpu.reading)
     parts = []
     for panel in app.main.inspector.query(Panel):
         if panel.size.height and panel.display:

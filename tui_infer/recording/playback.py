@@ -107,7 +107,7 @@ class ReplayControl:
     def _take_entry(self, entry: AnyEntry) -> None:
         self._stage.apply(entry)
         if isinstance(entry, Reading):
-            self._app.take_reading(self._stage.gpu)
+            self._app.gpu.take(self._stage.gpu)
 
     def _clear(self) -> None:
         for session in self._app.state.sessions:

@@ -140,7 +140,7 @@ class InspectorDock:
     # --- what it shows -----------------------------------------------------------------------------
 
     def _show_now(self) -> None:
-        self._screen.show_inspector(self._screen.app.gpu_reading)  # type: ignore[attr-defined]
+        self._screen.show_inspector(self._screen.app.gpu.reading)  # type: ignore[attr-defined]
 
     def show(self, gpu: GpuReading) -> None:
         """Hand the inspector the state of this moment, if anybody sees it."""

@@ -240,7 +240,7 @@ class MainScreen(BlockViews, inherit_bindings=False):
         elif focus:
             self.set_focus(None)
         self.refresh_state({("sessions", "")})
-        self.show_inspector(self.app.gpu_reading)  # type: ignore[attr-defined]
+        self.show_inspector(self.app.gpu.reading)  # type: ignore[attr-defined]
 
     def _say_when(self) -> None:
         """How far back the moment is: more with every step that the engine runs."""
