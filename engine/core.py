@@ -17,6 +17,7 @@ from engine.errors import DeviceError, EngineError, RequestError
 from engine.graphs import GraphPool
 from engine.models.plain_tokenizer import PlainTokenizer
 from engine.pieces import TokenPieces
+from engine.plan import StepPlan, stop_reason
 from engine.prompts import Prompt, PromptReader, is_chat
 from engine.records import (
     BlockDetail,
@@ -31,7 +32,7 @@ from engine.records import (
 from engine.request import Completion, FinishReason, Request, SamplingParams, completion_of
 from engine.runner import Flight, StepOutput
 from engine.sampler import NO_TOKEN
-from engine.scheduler import Scheduler, StepPlan, stop_reason
+from engine.scheduler import Scheduler
 from engine.setup import build
 from engine.text import Detokenizer
 from engine.threads import ThreadGovernor

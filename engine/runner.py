@@ -11,12 +11,12 @@ from torch import Tensor
 from engine.graphs import Dispatch, GraphPool
 from engine.kv_cache import NULL_BLOCK, KVCache
 from engine.launch_inputs import InputBuilder, LaunchInputs
+from engine.plan import PrefillChunk, StepPlan
 from engine.readback import Readback, Slot
 from engine.records import Progress
 from engine.request import Request, SamplingParams
 from engine.sampler import Sampled, SamplingBatch, sample
 from engine.sampling_batch import SamplingColumns
-from engine.scheduler import PrefillChunk, StepPlan
 from engine.static_decode import Model, StaticDecode
 
 
