@@ -42,7 +42,7 @@ def used(num_blocks: int = 420, steps: int = 800, **options: int) -> Simulation:
 
 def place_of(kv: KVPanel, block: int) -> tuple[int, int]:
     """Where a block is drawn, in the panel."""
-    window = kv._window
+    window = kv.window
     assert window is not None
     cell = block // window.scale - window.first
     x = 2 + window.gutter + cell % window.columns * (2 if window.wide else 1)
@@ -76,8 +76,8 @@ async def test_the_cursor_starts_at_the_focused_chats_newest_block_and_tells_wha
 async def test_arrows_move_by_a_cell_and_by_a_row_home_and_end_to_the_ends() -> None:
     simulation = used()
     async with mapped(simulation) as (_, pilot, kv):
-        assert kv._window is not None
-        columns = kv._window.columns
+        assert kv.window is not None
+        columns = kv.window.columns
         kv.go_to(100)
         await pilot.press("right", "right", "down", "left", "up", "up")
         assert kv.cursor.block == 100 + 1 - columns
@@ -144,7 +144,7 @@ async def test_every_row_begins_with_the_number_of_its_first_block(
     simulation = used(num_blocks=blocks, steps=300)
     async with mapped(simulation, size=size) as (app, pilot, kv):
         for _ in range(2):
-            window = kv._window
+            window = kv.window
             assert window is not None
             assert window.gutter
             lines = panel(app, "kv")[kv._map_y :]
@@ -189,7 +189,7 @@ async def test_the_cell_of_the_cursor_is_drawn_inverted_and_only_while_the_keys_
 async def test_a_pool_of_a_few_screens_scrolls_block_by_block_with_a_position_mark() -> None:
     simulation = used(num_blocks=900, steps=1500)
     async with mapped(simulation, size=(56, 45)) as (app, pilot, kv):
-        window = kv._window
+        window = kv.window
         assert window is not None
         assert window.scrolls
         assert window.scale == 1
@@ -202,8 +202,8 @@ async def test_a_pool_of_a_few_screens_scrolls_block_by_block_with_a_position_ma
         lines = [line for line in panel(app, "kv") if line.endswith(("▐", "▕"))]
         assert lines[0].endswith("▕")
         assert lines[-1].endswith("▐")
-        assert kv._window is not None
-        assert kv._window.blocks[1] == 899
+        assert kv.window is not None
+        assert kv.window.blocks[1] == 899
         await pilot.press("pageup")
         assert kv.cursor.block == 899 - window.columns * (window.rows - 1)
 
@@ -214,8 +214,8 @@ async def test_each_cell_of_a_scrolled_map_is_its_block() -> None:
     async with mapped(simulation, size=(56, 45)) as (app, pilot, kv):
         for target in ("3", "5", "8"):
             await pilot.press(target, "0", "0", "enter")
-            assert kv._window is not None
-            first, last = kv._window.blocks
+            assert kv.window is not None
+            first, last = kv.window.blocks
             assert first <= int(target) * 100 <= last
             for block in range(first, last + 1):
                 x, y = place_of(kv, block)
@@ -236,15 +236,15 @@ async def test_the_wheel_scrolls_and_the_map_stays_there_while_the_engine_goes_o
         app.set_focus(None)
         await pilot.pause()
         kv.scroll_rows(-100)
-        assert kv._window is not None
-        assert kv._window.top == 0
+        assert kv.window is not None
+        assert kv.window.top == 0
         await pilot._post_mouse_events([_wheel_down()], kv, (10, kv._map_y))
         await pilot.pause()
-        assert kv._window.top == min(3, kv._window.last_top)
-        before = kv._window.top
+        assert kv.window.top == min(3, kv.window.last_top)
+        before = kv.window.top
         simulation.run(40)
         await show(app, pilot, simulation.view())
-        assert kv._window.top == before
+        assert kv.window.top == before
 
 
 def _wheel_down() -> type:
@@ -258,7 +258,7 @@ async def test_density_puts_every_used_block_of_the_pool_into_a_cell() -> None:
     mirror = simulation.mirror
     async with mapped(simulation, size=(56, 45)) as (app, pilot, kv):
         await pilot.press("d")
-        window = kv._window
+        window = kv.window
         assert window is not None
         assert window.scale > 1
         assert window.blocks[1] == 899
@@ -269,20 +269,20 @@ async def test_density_puts_every_used_block_of_the_pool_into_a_cell() -> None:
                 assert mark.isupper()
         assert "blocks " in "\n".join(panel(app, "kv"))
         await pilot.press("d")
-        assert kv._window is not None
-        assert kv._window.scale == 1
+        assert kv.window is not None
+        assert kv.window.scale == 1
 
 
 async def test_a_hundred_thousand_blocks_are_shown_dense_by_themselves_and_can_be_scrolled() -> None:
     simulation = used(num_blocks=100_000, steps=4000, chats=30, follow_up=0)
     assert simulation.mirror.high_water > 5_000
     async with mapped(simulation, size=(56, 45)) as (app, pilot, kv):
-        assert kv._window is not None
-        assert kv._window.scale > 1
+        assert kv.window is not None
+        assert kv.window.scale > 1
         assert told(app).startswith("blocks ")
         await pilot.press("d", "end")
-        assert kv._window.scale == 1
-        assert kv._window.blocks[1] == 99_999
+        assert kv.window.scale == 1
+        assert kv.window.blocks[1] == 99_999
         assert told(app) == "block 99,999 free, never used"
 
 
@@ -417,12 +417,12 @@ async def test_rows_in_which_nothing_changed_are_the_very_strips_of_before() -> 
     simulation = used(num_blocks=3000, steps=600)
     async with mapped(simulation, size=(80, 45)) as (app, _, kv):
         app.set_focus(None)
-        await wait_until(lambda: not kv._grid._glowing, what="what glowed to fade")
+        await wait_until(lambda: not kv._map_lines.grid._glowing, what="what glowed to fade")
         before = list(kv._strips)
         simulation.run(1)
         app.inspector.show(simulation.view())
-        assert kv._window is not None
-        rows = range(kv._map_y, kv._map_y + kv._window.rows)
+        assert kv.window is not None
+        rows = range(kv._map_y, kv._map_y + kv.window.rows)
         same = sum(kv._strips[y] is before[y] for y in rows)
         assert same > len(rows) // 2
 

@@ -85,7 +85,7 @@ async def test_a_screen_looks_as_it_was_kept(screen: Screen, size: tuple[int, in
 async def show(app: TuiInferApp, pilot: Pilot[int], screen: Screen) -> None:
     """Press the keys that lead to it."""
     if screen.name == "inspector":
-        while app.main.inspector_mode != "full":
+        while app.main.dock.mode != "full":
             await pilot.press("f6")
     else:
         await pilot.press(*screen.keys)
@@ -94,8 +94,8 @@ async def show(app: TuiInferApp, pilot: Pilot[int], screen: Screen) -> None:
 async def calm(app: TuiInferApp) -> None:
     """Wait until all is drawn and no block glows: what glows fades by the clock."""
     await settled(app)
-    if app.main.inspector_visible:
-        grid = app.main.inspector.query_one(KVPanel)._grid
+    if app.main.dock.visible:
+        grid = app.main.inspector.query_one(KVPanel)._map_lines.grid
         await wait_until(lambda: not grid._glowing, what="new blocks to fade")
 
 

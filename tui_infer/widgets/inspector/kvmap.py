@@ -1,21 +1,26 @@
 """KV: three numbers, and a map of every block: whose it is, what is cached, what is free."""
 
-from collections import Counter
 from typing import ClassVar
 
-from rich.style import Style
 from textual import events
 from textual.message import Message
 
 from tui_infer.mirror import BlockMirror
-from tui_infer.widgets.inspector.block_words import block_line, range_line
-from tui_infer.widgets.inspector.cells import CellGrid
 from tui_infer.widgets.inspector.cursor import MapCursor
 from tui_infer.widgets.inspector.frame import Frame
-from tui_infer.widgets.inspector.lines import Line, counted, joined, spread, stacked, width_of
+from tui_infer.widgets.inspector.lines import Line
+from tui_infer.widgets.inspector.map_lines import MapLines, Marked
+from tui_infer.widgets.inspector.map_place import MapPlace
+from tui_infer.widgets.inspector.map_words import (
+    capacity_line,
+    count_line,
+    legend_line,
+    owners_line,
+    told_line,
+    typed_line,
+)
 from tui_infer.widgets.inspector.panel import Panel
-from tui_infer.widgets.inspector.view import SessionTag
-from tui_infer.widgets.inspector.window import ROUND, MapMode, MapWindow, choose_window, rows_needed
+from tui_infer.widgets.inspector.window import ROUND, MapWindow, rows_needed
 
 # Rows around the map when there is room: what is full, who holds how much, what the marks mean.
 MAP_NOTES = 3
@@ -62,23 +67,23 @@ class KVPanel(Panel):
 
     def __init__(self, id: str | None = None) -> None:
         super().__init__(id=id)
-        self.mode: MapMode = "auto"
         self.cursor = MapCursor()
         self.opened: int | None = None  # the block whose card is open
-        self._grid = CellGrid()
-        self._window: MapWindow | None = None
+        self._place = MapPlace()
+        self._map_lines = MapLines()
         self._mirror: BlockMirror | None = None
-        self._top = 0
-        self._held = False  # the reader scrolled: the map does not follow the focused chat
         self._map_y = 0  # the panel's row at which the map begins
         self._hover: int | None = None
-        self._rows: list[Line] = []
-        self._rows_key: tuple[object, ...] = ()
-        self._overlay: dict[int, tuple[int, Style]] = {}
+        self._echoed = False  # there is a line for the number that is being typed
 
     @property
     def last_frame(self) -> Frame | None:
         return self._frame
+
+    @property
+    def window(self) -> MapWindow | None:
+        """The part of the pool that is shown; None while there is no pool."""
+        return self._place.window
 
     # --- drawing -------------------------------------------------------------------------------
 
@@ -98,26 +103,15 @@ class KVPanel(Panel):
         return []
 
     def headline(self, frame: Frame, width: int) -> Line:
-        if frame.view.status is None:
-            return []
-        ink, counts = frame.ink, frame.view.mirror.counts()
-        return [
-            (f"{counts.used:,}", ink.strong),
-            (" used  ", ink.dim),
-            (f"{counts.cached:,}", ink.cached),
-            (" cached  ", ink.dim),
-            (f"{counts.free:,}", ink.text),
-            (" free", ink.dim),
-        ]
+        return count_line(frame) if frame.view.status is not None else []
 
     def body(self, frame: Frame, width: int, height: int) -> list[Line]:
-        ink = frame.ink
         if frame.view.status is None or not frame.view.mirror.num_blocks:
-            self._window = None
-            return [[(frame.waiting_text, ink.dim)]]
+            self._place.window = None
+            return [[(frame.waiting_text, frame.ink.dim)]]
         lines: list[Line] = []
         if height >= 6:
-            lines.append(self._capacity(frame, width))
+            lines.append(capacity_line(frame, width))
         below: list[Line] = []
         blocks, room = frame.view.mirror.num_blocks, height - len(lines) - 2
         fits = height >= 6 and rows_needed(blocks, width, wide=True, step=ROUND[0]) <= room
@@ -126,225 +120,47 @@ class KVPanel(Panel):
         self._map_y = 1 + len(lines)
         map_lines = self._map(frame, width, height - len(lines) - notes)
         if notes:
-            told = self._echo(frame, width) or self._told(frame, width)
-            below.append(told or self._owners(frame, width))
+            told = typed_line(frame, self.cursor.typed, width) or self._told(frame, width)
+            below.append(told or owners_line(frame, self.window, width))
         if notes > 1:
-            below.append(self._legend(frame, width))
+            below.append(legend_line(frame, self.window, width))
         return [*lines, *map_lines, *below]
 
-    def _capacity(self, frame: Frame, width: int) -> Line:
-        ink, counts = frame.ink, frame.view.mirror.counts()
-        every = max(1, counts.used + counts.cached + counts.free)
-        percent = f"{100 * counts.used / every:3.0f} %"
-        parts = [(counts.used / every, ink.load(counts.used / every)), (counts.cached / every, ink.cached)]
-        bar = stacked(parts, width - len(percent) - 1, ink.free)
-        return [*bar, (" ", ink.dim), (percent, ink.text)]
-
-    # --- the map -------------------------------------------------------------------------------
-
     def _map(self, frame: Frame, width: int, rows: int) -> list[Line]:
-        mirror, grid = frame.view.mirror, self._grid
-        window = self._window
+        mirror = frame.view.mirror
         if mirror is not self._mirror:
             # Another pool of the same size is the same place at another time: the reader stays there.
             if self._mirror is None or self._mirror.num_blocks != mirror.num_blocks:
-                self._top, self._held, window = 0, False, None
+                self._place.start_over()
                 self.cursor.leave()
             self._mirror = mirror
-        same = window is not None and window.num_blocks == mirror.num_blocks
-        at_least = window.scale if window is not None and same and self._fits_as_before(rows, width) else 1
-        if self.mode == "density" or self.mode == "blocks":
-            at_least = 1
-        window = choose_window(mirror, rows, width, mode=self.mode, at_least=at_least, top=self._top)
-        window = self._in_view(frame, window, rows, width, at_least)
-        self._window, self._top, self._area = window, window.top, (rows, width)
-        grid.show(frame, window)
-        lines = self._map_rows(frame, window, width)
-        if window.rest:
-            lines = [
-                *lines,
-                [(f"… and {counted(window.rest, 'block')} that were never used", frame.ink.faint)],
-            ]
-        return lines
+        cursor = self._shown_cursor(frame)
+        window = self._place.choose(frame, rows, width, cursor[0] if cursor is not None else None)
+        return self._map_lines.draw(frame, window, width, cursor)
 
-    _area = (0, 0)
-
-    def _fits_as_before(self, rows: int, width: int) -> bool:
-        return self._area == (rows, width)
-
-    def _in_view(self, frame: Frame, window: MapWindow, rows: int, width: int, at_least: int) -> MapWindow:
-        """Scrolled so that the cursor shows, or, while nobody reads, the focused chat's newest block."""
-        block = self.cursor.block if self._cursor_shows else None
-        if block is None and not self._held and window.scrolls and frame.view.focused_request is not None:
-            table = frame.view.mirror.table(frame.view.focused_request)
-            block = table[-1][1] if table else None
-        elif self._held:
-            block = None
-        if block is None or not window.scrolls:
-            return window
-        row = window.row_of(min(block, window.num_blocks - 1))
-        if window.top <= row < window.top + window.rows:
-            return window
-        near = row if row < window.top else row - window.rows + 1
-        far = abs(row - window.top) > 2 * window.rows
-        top = row - window.rows // 2 if far or not self._cursor_shows else near
-        mirror = frame.view.mirror
-        return choose_window(mirror, rows, width, mode=self.mode, at_least=at_least, top=max(0, top))
-
-    @property
-    def _cursor_shows(self) -> bool:
-        return self.cursor.block is not None and (self.has_focus or self.opened is not None)
-
-    def _map_rows(self, frame: Frame, window: MapWindow, width: int) -> list[Line]:
-        """Lines of the cells; those of rows in which nothing changed are the very lines of before."""
-        dirty = self._grid.take_dirty()
-        key = (window, frame.ink, width)
-        count = -(-window.count // window.columns)
-        overlay = self._overlays(frame, window)
-        if key != self._rows_key or len(self._rows) != count:
-            self._rows_key = key
-            dirty = set(range(count))
-            self._rows = [[] for _ in range(count)]
-        dirty |= {row for row in self._overlay.keys() | overlay if self._overlay.get(row) != overlay.get(row)}
-        self._overlay = overlay
-        thumb = self._thumb(window)
-        for row in dirty:
-            if row < count:
-                self._rows[row] = self._map_row(frame, window, row, width, row in thumb)
-        return list(self._rows)
-
-    def _overlays(self, frame: Frame, window: MapWindow) -> dict[int, tuple[int, Style]]:
-        """What lies over the cells of which row: the cursor, or the mark of the block whose card is open."""
-        if not self._cursor_shows or self.cursor.block is None:
-            return {}
-        cell = self.cursor.block // window.scale - window.first
-        if not 0 <= cell < window.count:
-            return {}
-        style = frame.ink.cursor if self.has_focus else frame.ink.marked
-        return {cell // window.columns: (cell % window.columns, style)}
-
-    def _map_row(self, frame: Frame, window: MapWindow, row: int, width: int, thumb: bool) -> Line:
-        ink = frame.ink
-        start = row * window.columns
-        over, style_over = self._overlay.get(row, (-1, ink.cursor))
-        line: Line = []
-        if window.gutter:
-            number = (window.first + start) * window.scale
-            line.append((f"{number:>{window.gutter - 1},} ", ink.faint))
-        for column, (mark, style) in enumerate(self._grid.cells[start : start + window.columns]):
-            if window.wide and len(mark) == 1:
-                mark += " "
-            if column == over:
-                style = style_over
-            if line and line[-1][1] is style:
-                line[-1] = (line[-1][0] + mark, style)
-            else:
-                line.append((mark, style))
-        if window.scrolls:
-            cells = min(window.columns, len(self._grid.cells) - start)
-            gap = width - window.gutter - cells - 1
-            line += [(" " * gap, ink.base), ("▐" if thumb else "▕", ink.dim if thumb else ink.rule)]
-        return line
-
-    def _thumb(self, window: MapWindow) -> range:
-        """Rows of the position mark at the right edge."""
-        if not window.scrolls:
-            return range(0)
-        length = max(1, window.rows * window.rows // window.total_rows)
-        first = round((window.rows - length) * window.top / max(1, window.last_top))
-        return range(first, first + length)
-
-    _echoed = False
-
-    # --- lines below the map -------------------------------------------------------------------
-
-    def _echo(self, frame: Frame, width: int) -> Line:
-        """The number that is being typed, and the ways out; empty where none is."""
-        ink, typed, last = frame.ink, self.cursor.typed, frame.view.mirror.num_blocks - 1
-        if not typed:
-            return []
-        there = int(typed) <= last
-        line: Line = [("go to block ", ink.text), (f"{typed}▏", ink.strong if there else ink.error)]
-        if not there:
-            line.append((f" is none: 0 to {last:,}", ink.error))
-        keys: list[Line] = [[("Enter", ink.title), (" go", ink.dim)]] if there else []
-        keys.append([("Esc", ink.title), (" or ", ink.dim), ("space", ink.title), (" clear", ink.dim)])
-        return spread(line, joined(keys, ("  ", ink.dim), width - width_of(line) - 2), width, ink.dim)
+    def _shown_cursor(self, frame: Frame) -> Marked | None:
+        """The block of the cursor, or the one whose card is open, and how it is marked."""
+        if self.cursor.block is None or not (self.has_focus or self.opened is not None):
+            return None
+        return self.cursor.block, frame.ink.cursor if self.has_focus else frame.ink.marked
 
     def _told(self, frame: Frame, width: int) -> Line:
         """What is under the mouse, or under the cursor; empty where neither is on the map."""
-        block, window = self._hover, self._window
+        block = self._hover
         if block is None and self.has_focus:
             block = self.cursor.block
-        if block is None or window is None or block >= window.num_blocks:
-            return []
-        if window.scale > 1:
-            line = range_line(frame, block - block % window.scale, window.scale)
-        else:
-            line = block_line(frame, block)
-        return spread(line, self._scale_words(frame, window), width, frame.ink.dim)
-
-    def _scale_words(self, frame: Frame, window: MapWindow) -> Line:
-        """Which blocks are shown, or how many a cell stands for."""
-        if window.scrolls:
-            first, last = window.blocks
-            return [(f"{first:,}–{last:,} of {window.num_blocks:,}", frame.ink.faint)]
-        return [(f"1 cell = {counted(window.scale, 'block')}", frame.ink.faint)]
-
-    def _owners(self, frame: Frame, width: int) -> Line:
-        """Blocks of each chat, the largest first, then what is shared and what a cell stands for."""
-        ink, mirror, window = frame.ink, frame.view.mirror, self._window
-        held: Counter[str] = Counter()
-        tags: dict[str, SessionTag] = {}
-        for request in mirror.requests:
-            tag = frame.tag(request)
-            if tag is not None:
-                held[tag.session] += mirror.num_held(request)
-                tags[tag.session] = tag
-        right = self._scale_words(frame, window) if window is not None else []
-        groups: list[Line] = []
-        if mirror.shared:
-            groups.append([(f"{mirror.shared:,}", ink.text), (" shared", ink.dim)])
-        for session, count in held.most_common(12):
-            tag = tags[session]
-            groups.append([(tag.letter, ink.letter(tag.color)), (f" {count:,}", ink.text)])
-        groups = groups[1:] + groups[:1] if mirror.shared else groups
-        room = width - sum(len(text) for text, _ in right) - 2
-        left = joined(groups, ("  ", ink.dim), room) or [("no chat holds a block", ink.dim)]
-        return spread(left, right, width, ink.dim)
-
-    def _legend(self, frame: Frame, width: int) -> Line:
-        ink = frame.ink
-        color = frame.view.focused.color if frame.view.focused else 0
-        wide = self._window is not None and self._window.wide
-        dense = self._window is not None and self._window.scale > 1
-
-        def tile(level: int, shared: bool = False, glow: int = 0) -> Style:
-            return ink.tile(color, level, shared=shared, glow=glow, focused=0)
-
-        few: Line = [("A▃" if wide else "A", tile(1)), (" few" if dense else " part", ink.dim)]
-        shared: Line = [("A²" if wide else "A", tile(4, shared=True)), (" shared", ink.dim)]
-        groups: list[Line] = [
-            [("A", tile(4)), (" used", ink.dim)],
-            few,
-            *([] if dense else [shared]),
-            [("A", tile(4, glow=2)), (" new", ink.dim)],
-            [("a", ink.cached_tile(color, glow=0)), (" cached", ink.dim)],
-            [("·", ink.free), (" free", ink.dim)],
-            [("∅", ink.null), (" null", ink.dim)],
-        ]
-        return joined(groups, ("  " if width >= 60 else " ", ink.dim), width)
+        return told_line(frame, self.window, block, width)
 
     # --- keys and mouse ------------------------------------------------------------------------
 
     def go_to(self, block: int) -> None:
         """Put the cursor on a block and bring it into view."""
-        window = self._window
+        window = self.window
         if window is None:
             return
         before = self.cursor.block
         self.cursor.block = max(0, min(block, window.num_blocks - 1))
-        self._held = False
+        self._place.held = False
         self.redraw()
         if self.cursor.block != before:
             self.post_message(self.Moved(self.cursor.block))
@@ -372,20 +188,14 @@ class KVPanel(Panel):
 
     def toggle_density(self) -> None:
         """Many blocks a cell, or one."""
-        dense = self._window is not None and self._window.scale > 1
-        self.mode = "blocks" if dense else "density"
-        self._held = False
+        self._place.toggle_density()
         self.redraw()
 
     def scroll_rows(self, rows: int) -> None:
         """Move the view; the cursor goes along while it has the focus."""
-        window = self._window
-        if window is None or not window.scrolls:
+        moved = self._place.scroll(rows)
+        if moved is None:
             return
-        top = max(0, min(window.top + rows, window.last_top))
-        moved = top - window.top
-        self._top = top
-        self._held = True
         self.redraw()
         if moved and self._hover is not None:
             self._hover = None
@@ -405,10 +215,10 @@ class KVPanel(Panel):
             table = self._frame.view.mirror.table(self._frame.view.focused_request)
             if table:
                 return table[-1][1]
-        return self._window.blocks[0] if self._window is not None else 0
+        return self.window.blocks[0] if self.window is not None else 0
 
     def on_key(self, event: events.Key) -> None:
-        window = self._window
+        window = self.window
         if window is None:
             return
         if self.cursor.block is None:
@@ -470,5 +280,5 @@ class KVPanel(Panel):
         self.scroll_rows(WHEEL_ROWS)
 
     def _block_at(self, x: int, y: int) -> int | None:
-        window = self._window
+        window = self.window
         return window.block_at(x - 2, y - self._map_y) if window is not None else None
