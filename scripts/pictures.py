@@ -95,17 +95,15 @@ async def take(picture: Picture, model: str, out: Path) -> None:
 
 
 async def start_chats(app: TuiInferApp, pilot: Pilot[int], count: int) -> None:
-    """Ask while the engine is paused, so that no answer ends before the last prompt is typed."""
-    await pilot.press("f3")
-    await wait(lambda: app.state.paused, READY_S)
+    """Type all prompts, then send one behind the other: no answer ends before the last one begins."""
     for number in range(count):
         if number:
             await pilot.press("ctrl+n")
             await pilot.pause()
         for character in PROMPTS[number]:
             await pilot.press("space" if character == " " else character)
-        await pilot.press("enter")
-    app.action_toggle_pause()
+    for number in range(1, count + 1):
+        await pilot.press(f"alt+{number}", "enter")
 
 
 def fewest_tokens(app: TuiInferApp) -> int:

@@ -13,7 +13,6 @@ from tui_infer.widgets.chat.palette import Palette
 from tui_infer.widgets.chat.table import Cell, render_table
 from tui_infer.widgets.chat.wrap import Line, cut_at_spaces, width_of, wrap
 
-CONTINUED = Style(reverse=True)  # of the cell before a row that goes on with the line above
 _BULLETS = ("•", "◦", "▪")
 _MIN_WIDTH = 8  # below this, nesting stops to indent
 
@@ -127,7 +126,7 @@ def _fence(token: Token, width: int, palette: Palette) -> list[Line]:
     for line in highlight(source, language, palette):
         for number, part in enumerate(cut_at_spaces(line, max(1, width - 2))):
             gap = max(0, width - 1 - width_of(part))
-            margin = palette.fence_label + CONTINUED if number else palette.fence
+            margin = palette.fence_continued if number else palette.fence
             lines.append([(" ", margin), *part, (" " * gap, palette.fence)])
     return lines
 

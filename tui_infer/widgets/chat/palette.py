@@ -30,6 +30,7 @@ class Palette:
     rule: Style
     fence: Style
     fence_label: Style
+    fence_continued: Style
     error: Style
     warning: Style
     success: Style
@@ -89,6 +90,8 @@ def make_palette(variables: Mapping[str, str], background: Color, syntax: str) -
         rule=style("foreground", 0.25),
         fence=style("foreground", over=raised),
         fence_label=style("foreground", 0.5, over=raised),
+        # Of the cell before a row that goes on with the line above; reversed: it shows without colours too.
+        fence_continued=style("foreground", 0.18, over=raised, reverse=True),
         error=style("error"),
         warning=style("warning"),
         success=style("success"),
