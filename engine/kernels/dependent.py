@@ -7,6 +7,9 @@ next. After ``wait`` everything that kernels before it wrote is there. Needs a d
 Of a chain of such kernels only direct neighbours overlap, because each one waits before it ends.
 """
 
+from functools import cache
+
+import torch
 import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
@@ -39,3 +42,9 @@ def prefetch(address, size, ON: tl.constexpr):  # type: ignore[no-untyped-def]
             is_pure=False,
             pack=1,
         )
+
+
+@cache
+def launches_dependently(device: torch.device) -> bool:
+    """Whether a device can do that."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)

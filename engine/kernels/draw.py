@@ -4,7 +4,6 @@ Logits are read as they are and nothing as wide as they are is written: tokens a
 (``engine.noise``) to what lies inside the bounds (``engine.kernels.nucleus``).
 """
 
-from functools import cache
 from typing import Any
 
 import torch
@@ -12,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from engine.kernels.dependent import release, wait
+from engine.kernels.dependent import launches_dependently, release, wait
 from engine.kernels.greedy import _slices
 from engine.kernels.nucleus import (
     COLUMNS,
@@ -185,7 +184,7 @@ def draw(logits: Tensor, batch: SamplingBatch, out: Tensor | None = None) -> Ten
     sums = best.new_empty(levels * rows * slices << DIGIT, dtype=torch.int64)
     state = best.new_empty(levels * rows * STATE.value, dtype=torch.int64)
     stride, greedy_stride = batch.temperature.stride(0), batch.greedy.stride(0)
-    dependent = logits.is_cuda and _dependent(logits.device)
+    dependent = launches_dependently(logits.device)
     launch: dict[str, Any] = {"PDL": dependent, **({"launch_pdl": True} if dependent else {})}
     cut: dict[str, Any] = {"SLICES": slices, "PADDED": triton.next_power_of_2(slices)}
     grid = (rows, slices)
@@ -258,8 +257,3 @@ def draw(logits: Tensor, batch: SamplingBatch, out: Tensor | None = None) -> Ten
         **launch,
     )
     return out
-
-
-@cache
-def _dependent(device: torch.device) -> bool:
-    return torch.cuda.get_device_capability(device) >= (9, 0)

@@ -3,14 +3,12 @@
 Each starts while the one before runs, on cards that can do that (``engine.kernels.dependent``).
 """
 
-from functools import cache
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from engine.kernels.dependent import release, wait
+from engine.kernels.dependent import launches_dependently, release, wait
 
 SLICE = 4096
 
@@ -53,13 +51,8 @@ def greedy(logits: Tensor, out: Tensor) -> None:
     slices = triton.cdiv(vocab, SLICE)
     best = logits.new_empty(rows, slices)
     where = best.new_empty(rows, slices, dtype=torch.int32)
-    dependent = logits.is_cuda and _dependent(logits.device)
+    dependent = launches_dependently(logits.device)
     launch = {"PDL": dependent, **({"launch_pdl": True} if dependent else {})}
     padded = triton.next_power_of_2(slices)
     _slices[(rows, slices)](logits, best, where, vocab, SLICE=SLICE, SLICES=slices, num_warps=8, **launch)
     _best[(rows,)](out, best, where, vocab, SLICES=slices, PADDED=padded, num_warps=1, **launch)
-
-
-@cache
-def _dependent(device: torch.device) -> bool:
-    return torch.cuda.get_device_capability(device) >= (9, 0)

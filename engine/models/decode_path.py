@@ -88,6 +88,7 @@ class DecodePath:
     """
 
     def __init__(self, decoder: "FusedDecoder") -> None:
+        from engine.kernels.dependent import launches_dependently
         from engine.kernels.matrows import embed, matrows
         from engine.kernels.matvec import matvec, matvec_join
         from engine.kernels.split_attention import split_attention
@@ -98,9 +99,7 @@ class DecodePath:
         self._settings = replace(DEFAULTS)
         geometry, device = decoder.geometry, decoder.embedding.device
         cuda = device.type == "cuda"
-        self.dependent = (
-            cuda and self._settings.dependent_launch and torch.cuda.get_device_capability(device) >= (9, 0)
-        )
+        self.dependent = self._settings.dependent_launch and launches_dependently(device)
         self._launch: dict[str, Any] = {"launch_pdl": True} if self.dependent else {}
         self.width = geometry.heads * geometry.head_dim
         self.card = _card_of(device) if cuda else ""
