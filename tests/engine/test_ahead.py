@@ -286,7 +286,7 @@ class Clock:
 
 def test_times_of_steps_ahead_add_up_without_a_gap(engine, monkeypatch):
     clock = Clock()
-    monkeypatch.setattr("engine.core.time", clock)
+    monkeypatch.setattr("engine.batch_loop.time", clock)
     engine.submit([9, 8, 7, 6], LONG)
     records = []
     for _ in range(20):
