@@ -27,7 +27,9 @@ ON_THE_HOST = (
 
 
 def engine_of(folder, graphs=True, **settings) -> Engine:
-    settings = {"max_batch": 4, "num_blocks": 120, "block_size": 4, "prefill_chunk": 16, **settings}
+    # Another number of threads can change the last bits of log probabilities.
+    usual = {"threads": 1, "max_batch": 4, "num_blocks": 120, "block_size": 4, "prefill_chunk": 16}
+    settings = usual | settings
     engine = Engine(EngineConfig(model=str(folder), device="cpu", dtype="float32", **settings))
     if graphs:
         with_graphs(engine)
