@@ -36,19 +36,20 @@ DTYPE = torch.bfloat16
 
 SWEPT_SHAPE, SWEPT_BLOCK_SIZE = "qwen2.5-1.5b", 16
 CANDIDATES = (
-    DecodeTiling(tile=64, chunk=256, warps=4, stages=3),
-    DecodeTiling(tile=64, chunk=256, warps=4, stages=5),
-    DecodeTiling(tile=64, chunk=256, warps=2, stages=3),
-    DecodeTiling(tile=64, chunk=128, warps=4, stages=3),
-    DecodeTiling(tile=64, chunk=512, warps=4, stages=3),
-    DecodeTiling(tile=64, chunk=512, warps=4, stages=5),
-    DecodeTiling(tile=128, chunk=256, warps=4, stages=3),
+    DecodeTiling(tile=128),
+    DecodeTiling(tile=128, stages=3),
+    DecodeTiling(tile=128, chunk=512),
+    DecodeTiling(tile=128, chunk=512, stages=3),
     DecodeTiling(tile=128, chunk=512, warps=8, stages=3),
-    DecodeTiling(tile=32, chunk=256, warps=2, stages=3),
-    DecodeTiling(tile=64, chunk=256, warps=4, stages=3, programs_per_sm=2),
-    DecodeTiling(tile=64, chunk=256, warps=4, stages=3, programs_per_sm=3),
-    DecodeTiling(tile=64, chunk=256, warps=4, stages=3, programs_per_sm=8),
-    DecodeTiling(tile=64, chunk=256, warps=4, stages=5, programs_per_sm=2),
+    DecodeTiling(tile=128, chunk=128),
+    DecodeTiling(tile=64, stages=3),
+    DecodeTiling(tile=64, stages=4),
+    DecodeTiling(tile=64, chunk=128, stages=3),
+    DecodeTiling(tile=64, warps=2, stages=3),
+    DecodeTiling(tile=32, stages=4),
+    DecodeTiling(tile=128, programs_per_sm=2),
+    DecodeTiling(tile=128, programs_per_sm=3),
+    DecodeTiling(tile=128, programs_per_sm=8),
 )
 
 

@@ -38,14 +38,14 @@ class DecodeTiling:
         tile: tokens a loop step.
         chunk: tokens a part, a multiple of ``tile``; more where ``MOST_SPLITS`` parts would not do.
         warps: warps a program.
-        stages: depth of the software pipeline; 3 has page numbers and one tile in flight, each 2 more a tile.
+        stages: tiles that are on their way through shared memory or worked on.
         programs_per_sm: programs launched for each multiprocessor; those of short contexts leave at once.
     """
 
     tile: int
     chunk: int = 256
     warps: int = 4
-    stages: int = 3
+    stages: int = 2
     programs_per_sm: int = 4
 
 

@@ -106,15 +106,13 @@ def paged_decode(  # type: ignore[no-untyped-def]
 
         start = begin + split * chunk
         end = tl.minimum(start + chunk, cached)
+        # Only blocks that an earlier turn has read let a tile be on its way while another is worked on.
+        blocks = tl.load(table + (start + offsets) // BLOCK, mask=start + offsets < end, other=0)
         for tile in range(start, end, TILE):
             positions = tile + offsets
             inside = positions < end
-            if BLOCK % TILE == 0:
-                page = tl.load(table + tile // BLOCK).to(tl.int64)
-                token = page * BLOCK + tile % BLOCK + offsets
-            else:
-                page = tl.load(table + positions // BLOCK, mask=inside, other=0).to(tl.int64)
-                token = page * BLOCK + positions % BLOCK
+            token = blocks.to(tl.int64) * BLOCK + positions % BLOCK
+            blocks = tl.load(table + (positions + TILE) // BLOCK, mask=positions + TILE < end, other=0)
             place = token[:, None] * (KV_HEADS * DIM) + head * DIM + dims[None, :]
             if DIM == DIM_PADDED:
                 there = inside[:, None]
