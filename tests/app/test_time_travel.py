@@ -230,9 +230,8 @@ async def test_the_kept_range_and_its_memory_grow_while_the_past_is_looked_at() 
 async def test_before_the_first_step_there_is_nothing_to_look_back_at() -> None:
     async with running(ScriptedClient("x")) as (app, pilot):
         await pilot.press("f9")
-        await pilot.pause()
+        await wait_until(lambda: any("no step" in toast.message for toast in app._notifications), what="it")
         assert app.state.moment is None
-        assert any("no step" in toast.message for toast in app._notifications)
 
 
 async def test_a_paused_engine_can_be_looked_back_at() -> None:
@@ -251,10 +250,10 @@ async def test_a_paused_engine_can_be_looked_back_at() -> None:
 async def test_the_timeline_fits_any_terminal(size: tuple[int, int]) -> None:
     async with running(ScriptedClient(ANSWER, rate=200), size=size) as (app, pilot):
         await looking_back(app, pilot, 20)
+        await wait_until(lambda: f"step {shown_step(app)}" in screen_text(app).split("\n")[-2], what="it")
         lines = screen_text(app).split("\n")
         assert len(lines) == size[1]
         assert "┃" in lines[-3]
-        assert f"step {shown_step(app)}" in lines[-2]
         assert ("number Enter" in lines[-2]) == (size[0] >= 80)
         assert ("[ ] eager" in lines[-2]) == (size[0] >= 80)
 
