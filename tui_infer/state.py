@@ -37,7 +37,7 @@ from tui_infer.sanitize import one_line, sanitize
 from tui_infer.session import SessionState
 from tui_infer.token_texts import TokenTexts
 from tui_infer.widgets.inspector.view import SessionTag
-from tui_infer.workspace import Notice, Phase, Topic, tag_of
+from tui_infer.workspace import Topic, tag_of
 
 MAX_TAGS = 1024
 REFUSED = "command ignored"  # title of the engine's answer to a command that it cannot follow
@@ -287,4 +287,4 @@ class AppState(EngineState):
             del self.tags[next(iter(self.tags))]
 
 
-__all__ = ["AppState", "Notice", "Phase", "Topic"]
+__all__ = ["AppState", "Topic"]
