@@ -120,5 +120,6 @@ def paged_prefill(  # type: ignore[no-untyped-def]
         peak, total, mixed = attend_rows(
             queries, tile_keys, tile_values, seen, scale_log2, peak, total, mixed, True, PRECISION
         )
+    total = tl.where(rows < new, total, 1.0)  # rows beyond may have seen nothing
     target = out + (begin + rows)[:, None] * (HEADS * DIM) + head * DIM + dims[None, :]
     tl.store(target, (mixed / total[:, None]).to(out.dtype.element_ty), mask=own)

@@ -114,9 +114,8 @@ async def test_without_colours_nothing_but_the_terminals_own_is_sent_and_states_
         await wait_until(lambda: app.state.active == 2)
         await pilot.pause()
         assert all(color.is_default for color in colors_of(app))
-        text = screen_text(app)
-        assert re.search(r"1 [●◐] A", text)
-        assert re.search(r"2 [●◐] B", text)
+        for tab in (r"1 [●◐] A", r"2 [●◐] B"):
+            await wait_until(lambda tab=tab: re.search(tab, screen_text(app)), what=tab)
         await settled(app)
         assert re.search(r"1 ○ A", screen_text(app))
 

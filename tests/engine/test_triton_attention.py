@@ -141,17 +141,18 @@ def test_prefill_over_cached_prefixes_equals_the_reference(window):
 
 
 @pytest.mark.parametrize(
-    "heads", [Heads(12, 2, 128), Heads(3, 3, 80), Heads(2, 2, 256), Heads(5, 1, 8)], ids=str
+    ("heads", "block_size"),
+    [(Heads(6, 2, 128), 16), (Heads(3, 3, 80), 48), (Heads(2, 2, 256), 256), (Heads(5, 1, 8), 1)],
+    ids=str,
 )
-@pytest.mark.parametrize("block_size", [1, 16, 48, 256])
 def test_prefill_equals_the_reference_for_every_head_shape_and_block_size(heads, block_size):
     case = paged_case(heads, (1, 17, 64, 130, 200), (1, 17, 33, 65, 1), block_size=block_size, stale=NAN)
     assert case.error(case.attend(TritonAttention())) < 1e-6
 
 
-@pytest.mark.parametrize("window", [1, 2, 31, 64, 100, 100_000])
+@pytest.mark.parametrize("window", [1, 31, 64, 100_000])
 def test_a_window_hides_from_each_new_token_what_is_older(window):
-    case = paged_case(Heads(4, 2, 64), (7, 129, 300, 64), (7, 129, 70, 1), block_size=16, stale=NAN)
+    case = paged_case(Heads(2, 1, 64), (7, 129, 300, 64), (7, 129, 70, 1), block_size=16, stale=NAN)
     assert case.error(case.attend(TritonAttention(), window), window) < 1e-6
 
 
