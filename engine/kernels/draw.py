@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from engine.kernels.dependent import launches_dependently, release, wait
-from engine.kernels.greedy import _slices
+from engine.kernels.greedy import _slices, first_of_highest
 from engine.kernels.nucleus import (
     COLUMNS,
     COUNTS,
@@ -142,21 +142,13 @@ def _chosen(  # type: ignore[no-untyped-def]
     """Grid (rows): the token of a row, -1 where the highest logit is not finite."""
     wait(PDL)
     row = tl.program_id(0).to(tl.int64)
-    part = tl.arange(0, PADDED)
-    there = part < SLICES
-    value = tl.load(best + row * SLICES + part, mask=there, other=float("-inf"))
-    index = tl.load(where + row * SLICES + part, mask=there, other=V)
-    top = tl.max(value, axis=0)
-    token = tl.min(tl.where(value == top, index, V), axis=0)
+    top, token = first_of_highest(best, where, row, V, SLICES, PADDED)
     draws = is_drawn(greedy, top_ks, row, greedy_stride)
     if draws & (select_p != 0) & (tl.load(top_ps + row) < 1.0):
         wanted = tl.load(state + ((LEVELS - 2) * rows + row) * STATE + WANTED)
         draws = wanted > ONE  # else the most likely token is all that there is
     if draws:
-        value = tl.load(peaks + row * SLICES + part, mask=there, other=float("-inf"))
-        index = tl.load(places + row * SLICES + part, mask=there, other=V)
-        peak = tl.max(value, axis=0)
-        token = tl.min(tl.where(value == peak, index, V), axis=0)
+        _, token = first_of_highest(peaks, places, row, V, SLICES, PADDED)
     finite = (top > float("-inf")) & (top < float("inf"))
     tl.store(tokens + row, tl.where(finite, token, -1).to(tl.int64))
 

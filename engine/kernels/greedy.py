@@ -30,19 +30,27 @@ def _slices(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
+def first_of_highest(  # type: ignore[no-untyped-def]
+    values, places, row, V, SLICES: tl.constexpr, PADDED: tl.constexpr
+):
+    """The highest of the ``SLICES`` values of a row, and the first place of those that have it."""
+    part = tl.arange(0, PADDED)
+    there = part < SLICES
+    value = tl.load(values + row * SLICES + part, mask=there, other=float("-inf"))
+    place = tl.load(places + row * SLICES + part, mask=there, other=V)
+    top = tl.max(value, axis=0)
+    return top, tl.min(tl.where(value == top, place, V), axis=0)
+
+
+@triton.jit
 def _best(  # type: ignore[no-untyped-def]
     tokens, best, where, V, SLICES: tl.constexpr, PADDED: tl.constexpr, PDL: tl.constexpr
 ):
     wait(PDL)
     row = tl.program_id(0).to(tl.int64)
-    part = tl.arange(0, PADDED)
-    there = part < SLICES
-    value = tl.load(best + row * SLICES + part, mask=there, other=float("-inf"))
-    index = tl.load(where + row * SLICES + part, mask=there, other=V)
-    top = tl.max(value, axis=0)
-    first = tl.min(tl.where(value == top, index, V), axis=0).to(tl.int64)
+    top, first = first_of_highest(best, where, row, V, SLICES, PADDED)
     finite = (top > float("-inf")) & (top < float("inf"))
-    tl.store(tokens + row, tl.where(finite, first, -1))
+    tl.store(tokens + row, tl.where(finite, first.to(tl.int64), -1))
 
 
 def greedy(logits: Tensor, out: Tensor) -> None:
