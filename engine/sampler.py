@@ -10,7 +10,7 @@ logits and parameters only, never on the rows beside it.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache, lru_cache
 
 import torch
@@ -40,6 +40,7 @@ ARGMAX_BLOCK = 64
 # gain little by a second one, and beside a busy program lose many times as much.
 ONE_THREADS = 1 << 19
 USUAL = SamplingKind(whole=True, select_p=True)  # what most chats ask: temperature and top-p
+FREE = SamplingKind(whole=True)  # temperature alone
 
 
 @dataclass(slots=True)
@@ -179,8 +180,7 @@ def graph_kind(kind: SamplingKind, device: torch.device) -> SamplingKind:
 
     Without top-p the kernels for it end at once, which takes microseconds; capturing takes milliseconds.
     """
-    plain = replace(USUAL, select_p=False)
-    return USUAL if kind == plain and device.type == "cuda" and _draw_kernels() is not None else kind
+    return USUAL if kind == FREE and device.type == "cuda" and _draw_kernels() is not None else kind
 
 
 @cache

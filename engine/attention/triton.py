@@ -1,6 +1,5 @@
 """Our own back end: paged kernels in Triton, for any block size; one for decode, one for prefill."""
 
-import math
 from dataclasses import dataclass
 from functools import cache as cached
 
@@ -9,6 +8,7 @@ from torch import Tensor
 
 from engine.attention.append import append
 from engine.attention.base import PagedBatch
+from engine.attention.kernel_numbers import LEAST_DOT, LOG2_E, NO_WINDOW, power_of_two
 from engine.attention.triton_prefill import prefill
 from engine.errors import DeviceError
 from engine.kv_cache import KVCache
@@ -21,10 +21,7 @@ INTERPRETER_SMS = 4
 # 64 of them by a tenth; longer rows leave the registers no room for as much.
 TILE_BYTES, WIDE_TILE_BYTES = 32 * 1024, 16 * 1024
 WIDE_ROW = 512
-LEAST_DOT = 16  # rows and columns that tensor cores take
 PART_REGISTERS = 64  # of a thread, for parts that are read at the same time
-NO_WINDOW = 2**30
-LOG2_E = math.log2(math.e)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,10 +147,10 @@ class TritonAttention:
             value.stride(1),
             KV_HEADS=kv_heads,
             GROUP=group,
-            GROUP_PADDED=_power_of_two(group),
-            ROWS=max(LEAST_DOT, _power_of_two(group)),
+            GROUP_PADDED=power_of_two(group),
+            ROWS=max(LEAST_DOT, power_of_two(group)),
             DIM=dim,
-            DIM_PADDED=max(LEAST_DOT, _power_of_two(dim)),
+            DIM_PADDED=max(LEAST_DOT, power_of_two(dim)),
             BLOCK=cache.block_size,
             TILE=tiling.tile,
             CHUNK=tiling.chunk,
@@ -213,13 +210,13 @@ def _check(batch: PagedBatch, block_size: int) -> None:
 @cached
 def fitted(dim: int, dtype: torch.dtype) -> DecodeTiling:
     """The tiling for a head dim: tiles of like size in bytes."""
-    row_bytes = _power_of_two(dim) * dtype.itemsize
+    row_bytes = power_of_two(dim) * dtype.itemsize
     tile_bytes = WIDE_TILE_BYTES if row_bytes >= WIDE_ROW or dtype.itemsize > 2 else TILE_BYTES
     return DecodeTiling(tile=min(128, max(16, tile_bytes // row_bytes)))
 
 
 def _parts_at_once(group: int, dim: int, warps: int) -> int:
-    elements = _power_of_two(group) * _power_of_two(dim)
+    elements = power_of_two(group) * power_of_two(dim)
     return min(16, max(1, PART_REGISTERS * 32 * warps // elements))
 
 
@@ -228,11 +225,6 @@ def _multiprocessors(device: torch.device) -> int:
     if device.type != "cuda":
         return INTERPRETER_SMS
     return torch.cuda.get_device_properties(device).multi_processor_count
-
-
-def _power_of_two(number: int) -> int:
-    """The smallest power of two that is not below ``number``."""
-    return 1 << (number - 1).bit_length()
 
 
 def _cut(length: int, size: int) -> int:

@@ -7,12 +7,10 @@ import torch
 from torch import Tensor
 
 from engine.attention.base import PagedBatch
+from engine.attention.kernel_numbers import LEAST_DOT, LOG2_E, NO_WINDOW, power_of_two
 from engine.device import shared_memory
 from engine.kv_cache import KVCache
 
-LEAST_DOT = 16  # rows and columns that tensor cores take
-NO_WINDOW = 2**30
-LOG2_E = 1.4426950408889634
 ROOMY = 160 * 1024  # bytes of shared memory of a program, from which on tiles are large
 
 
@@ -89,4 +87,4 @@ def _most_shared(device: torch.device) -> int:
 
 
 def _padded(dim: int) -> int:
-    return max(LEAST_DOT, 1 << (dim - 1).bit_length())
+    return max(LEAST_DOT, power_of_two(dim))

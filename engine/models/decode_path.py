@@ -6,15 +6,14 @@ launch (``engine.kernels.split_attention``). On cards of compute capability 9.0 
 while the one before runs.
 """
 
-import math
 from dataclasses import dataclass, replace
-from functools import cache as cached
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from engine.attention.base import PagedBatch
+from engine.attention.kernel_numbers import LEAST_DOT, LOG2_E, NO_WINDOW, power_of_two
 from engine.device import shared_memory
 from engine.kernels.attention_cut import JOIN, SHARED, AttentionShape, attention_shape
 from engine.kernels.tile_cache import card_name
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
     from engine.models.decoder import FusedDecoder, Layer
 
 MOST_ROWS = 32  # as far as tiles were measured; more rows go to cuBLAS
-NO_WINDOW = 2**30
-LOG2_E = math.log2(math.e)
 
 
 @dataclass
@@ -177,7 +174,7 @@ class DecodePath:
             self._decoder.embedding,
             gain,
             K=hidden,
-            BLOCK=_power_of_two(hidden),
+            BLOCK=power_of_two(hidden),
             EMIT=flow.rows > 1,
             PDL=self.dependent,
             num_warps=4,
@@ -263,7 +260,7 @@ class DecodePath:
             STAGES=tile.stages,
             EARLY=tile.early,
             PARTS=flow.parts,
-            PARTS_PADDED=_power_of_two(flow.parts),
+            PARTS_PADDED=power_of_two(flow.parts),
             EMIT=following is not None,
             **flags,
             **self._launch,
@@ -357,7 +354,7 @@ class DecodePath:
             flow.qkv.stride(0),
             HEADS=geometry.heads,
             KV_HEADS=geometry.kv_heads,
-            GROUP_ROWS=max(16, _power_of_two(geometry.heads // geometry.kv_heads)),
+            GROUP_ROWS=max(LEAST_DOT, power_of_two(geometry.heads // geometry.kv_heads)),
             DIM=geometry.head_dim,
             BLOCK=cache.block_size,
             TILE=shape.tile,
@@ -388,9 +385,3 @@ class DecodePath:
 
 def _card_of(device: torch.device) -> str:
     return card_name(torch.cuda.get_device_name(device), torch.cuda.get_device_capability(device))
-
-
-@cached
-def _power_of_two(number: int) -> int:
-    """The smallest power of two that is not below ``number``."""
-    return 1 << (number - 1).bit_length()
