@@ -13,7 +13,7 @@ from tui_infer.commands import Command, TuiCommands
 from tui_infer.config import Settings
 from tui_infer.keymap import APP, contexts, effective
 from tui_infer.keys import KEYS
-from tui_infer.widgets.bar import Bar
+from tui_infer.widgets.bar import PartsBar
 
 ENDS = {"app.quit"}
 
@@ -58,7 +58,7 @@ async def test_what_can_be_clicked_in_the_bars_has_a_key_or_an_entry_in_the_pale
         await wait_until(lambda: app.state.active == 1)
         reachable = {key.action for keys in contexts().values() for key in keys}
         reachable |= {command.action for command in commands(app)}
-        bars = [bar for bar in app.main.query(Bar) if type(bar).parts is not Bar.parts]
+        bars = [bar for bar in app.main.query(PartsBar) if type(bar).parts is not PartsBar.parts]
         clicked = {part.action for bar in bars for part in bar.parts(bar.size.width) if part.action}
         assert len(clicked) > 5
         assert clicked <= reachable

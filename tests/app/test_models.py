@@ -30,6 +30,7 @@ from tui_infer.screens.ask import Ask
 from tui_infer.screens.loading import Loading
 from tui_infer.screens.models import ModelPicker
 from tui_infer.slash import Call, obey, read
+from tui_infer.widgets.bar import PartsBar
 
 GIB = 1 << 30
 
@@ -309,6 +310,13 @@ async def test_a_load_shows_its_progress_on_a_screen_that_goes_by_itself(size: t
         client.finish()
         await wait_until(lambda: not isinstance(app.screen, Loading))
         assert app.state.phase == "ready"
+        await pilot.press("alt+c")  # a screen with bars of its own
+        await pilot.pause()
+        await pilot.press("escape")
+        await pilot.pause()
+        bars = [bar for bar in app.main.query(PartsBar) if bar.display and bar.parent is app.main]
+        assert len(bars) >= 3
+        assert {bar.size.width for bar in bars} == {size[0]}, "all have the whole width"
 
 
 async def test_a_hidden_load_goes_on_and_is_told_when_it_has_ended() -> None:

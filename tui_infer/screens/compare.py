@@ -15,7 +15,7 @@ from tui_infer.sanitize import one_line
 from tui_infer.screens.dialog import LeftOnce
 from tui_infer.state import AppState
 from tui_infer.themes import code_style
-from tui_infer.widgets.bar import Bar, Part, fit
+from tui_infer.widgets.bar import Part, PartsBar, fit
 from tui_infer.widgets.chat.compare_view import CompareView
 from tui_infer.widgets.chat.palette import Palette, palette_of
 from tui_infer.widgets.key_bar import bound_keys
@@ -44,7 +44,7 @@ LAST = [
 WIDE = 100
 
 
-class PromptBar(Bar):
+class PromptBar(PartsBar):
     """The prompt that all columns answer."""
 
     DEFAULT_CSS = "PromptBar { background: $panel; }"
@@ -59,7 +59,7 @@ class PromptBar(Bar):
         return [title, Part(fit(self._prompt, width - len(title.text) - 1), self.ink("foreground", 0.85))]
 
 
-class CompareKeys(Bar):
+class CompareKeys(PartsBar):
     """What the keys do here."""
 
     DEFAULT_CSS = "CompareKeys { background: $footer-background; }"

@@ -6,13 +6,13 @@ from textual.strip import Strip
 
 from tui_infer.sanitize import one_line
 from tui_infer.state import AppState
-from tui_infer.widgets.bar import Bar, Part, fit
+from tui_infer.widgets.bar import Part, PartsBar, fit
 from tui_infer.widgets.chat.wrap import wrap
 
 METER = 24
 
 
-class Banner(Bar):
+class Banner(PartsBar):
     """One row with the stage and a meter while loading; title, reason and way out after a failure."""
 
     DEFAULT_CSS = """

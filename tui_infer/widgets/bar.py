@@ -23,11 +23,14 @@ class Part(NamedTuple):
     action: str = ""
 
 
-class Bar(Widget):
-    """One row, drawn from ``parts``; subclasses say what they are and call ``refresh`` when they change."""
+class PartsBar(Widget):
+    """One row, drawn from ``parts``; subclasses say what they are and call ``refresh`` when they change.
+
+    Not called ``Bar``: style sheets go by the names of classes, and Textual's progress bar has such a part.
+    """
 
     DEFAULT_CSS = """
-    Bar { height: 1; width: 1fr; }
+    PartsBar { height: 1; width: 1fr; }
     """
 
     def parts(self, width: int) -> list[Part]:

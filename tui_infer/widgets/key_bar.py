@@ -6,7 +6,7 @@ from rich.cells import cell_len
 from textual.screen import Screen
 
 from tui_infer.keymap import short_key
-from tui_infer.widgets.bar import Bar, Part
+from tui_infer.widgets.bar import Part, PartsBar
 from tui_infer.widgets.chat.messages import Messages
 from tui_infer.widgets.inspector.panel import Panel
 from tui_infer.widgets.message_bar import message_parts
@@ -61,7 +61,7 @@ class Chats(NamedTuple):
     answering: str = ""
 
 
-class KeyBar(Bar):
+class KeyBar(PartsBar):
     """Keys and what they do, as they are bound; a click does the same. Before them, how many chats get what
     is sent, where these are several.
     """

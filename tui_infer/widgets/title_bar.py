@@ -10,12 +10,12 @@ from tui_infer.run_until import describe
 from tui_infer.sanitize import one_line
 from tui_infer.state import AppState
 from tui_infer.themes import inspector_colors
-from tui_infer.widgets.bar import Bar, Part, fit
+from tui_infer.widgets.bar import Part, PartsBar, fit
 
 LEAST_MODEL = 8  # cells of the model's name before another fact goes
 
 
-class TitleBar(Bar):
+class TitleBar(PartsBar):
     """``tui-infer · model · cuda:0 bf16 · flash-attn · graph`` and, at the right, what the engine does.
 
     On a CPU it is ``tui-infer · model · cpu int4 · C``.

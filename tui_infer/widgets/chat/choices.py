@@ -9,7 +9,7 @@ from textual import events
 from textual.message import Message
 from textual.strip import Strip
 
-from tui_infer.widgets.bar import Bar, Part, fit
+from tui_infer.widgets.bar import Part, PartsBar, fit
 
 MOST_ROWS = 8
 SHARE = 3  # of the pane's height, as a divisor
@@ -25,7 +25,7 @@ class Row(NamedTuple):
     hit: tuple[int, int] = (0, 0)
 
 
-class Choices(Bar):
+class Choices(PartsBar):
     """Rows of which one is chosen, and a last line of words; it is not there while it has nothing to show."""
 
     DEFAULT_CSS = """

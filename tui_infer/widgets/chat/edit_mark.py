@@ -1,10 +1,10 @@
 """The row above a prompt that says which message its text goes in place of."""
 
 from tui_infer.session import SessionState
-from tui_infer.widgets.bar import Bar, Part, fit
+from tui_infer.widgets.bar import Part, PartsBar, fit
 
 
-class EditMark(Bar):
+class EditMark(PartsBar):
     """Shown while a prompt of the chat is edited."""
 
     DEFAULT_CSS = """

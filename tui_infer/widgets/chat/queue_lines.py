@@ -7,7 +7,7 @@ from textual.strip import Strip
 from tui_infer.queueing import waiting
 from tui_infer.sanitize import one_line
 from tui_infer.session import SessionState
-from tui_infer.widgets.bar import Bar, Part, fit
+from tui_infer.widgets.bar import Part, PartsBar, fit
 
 MOST_ROWS = 3  # of prompts; the rest is counted
 PAUSED = "‖ queue paused · Enter in an empty prompt sends the next · ↑ takes the last back"
@@ -15,7 +15,7 @@ PAUSED_SHORT = "‖ paused · Enter goes on · ↑ edits"
 HINT = " ↑ takes it back"
 
 
-class QueueLines(Bar):
+class QueueLines(PartsBar):
     """A row for each queued prompt, at most ``MOST_ROWS``, and one that says when they wait for the user."""
 
     DEFAULT_CSS = """

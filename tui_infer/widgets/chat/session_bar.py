@@ -7,7 +7,7 @@ from textual import events
 from tui_infer.session import SessionState
 from tui_infer.state import AppState
 from tui_infer.themes import session_color
-from tui_infer.widgets.bar import Bar, Part, fit
+from tui_infer.widgets.bar import Part, PartsBar, fit
 from tui_infer.widgets.chat.hovered import Hovered
 from tui_infer.widgets.chat.marks import MARKS
 
@@ -15,7 +15,7 @@ MIN_TITLE = 4
 MAX_TITLE = 22
 
 
-class SessionBar(Bar):
+class SessionBar(PartsBar):
     """All chats in order; titles shrink until they fit, and the row moves so that the focused one shows."""
 
     def __init__(self, state: AppState) -> None:
