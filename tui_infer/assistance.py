@@ -55,7 +55,9 @@ class AppAssistance(Assistance):
         )
 
     def meter(self, session: SessionState) -> Meter:
-        return meter(session, self._app.state.status, self._app.drafts.of(session))
+        state = self._app.state
+        held = state.mirror.num_held(session.request) if session.request is not None else 0
+        return meter(session, state.status, self._app.drafts.of(session), held)
 
     def drafted(self, session: SessionState) -> None:
         self._app.drafts.changed(session)

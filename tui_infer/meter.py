@@ -39,9 +39,11 @@ class Meter(NamedTuple):
         return next((text for text in self.texts if len(text) <= cells), self.texts[-1] if self.texts else "")
 
 
-def meter(session: SessionState, status: EngineStatus | None, draft: Draft = NO_DRAFT) -> Meter:
-    """``1,204 / 2,048 tokens · 76 blocks · draft +31 tokens``; nothing for a chat without either. Blocks are
-    told while the chat runs: at rest it holds none.
+def meter(
+    session: SessionState, status: EngineStatus | None, draft: Draft = NO_DRAFT, held: int = 0
+) -> Meter:
+    """``1,204 / 2,048 tokens · 76 blocks · draft +31 tokens``; nothing for a chat without either. ``held``
+    are the blocks that the chat has now: none at rest, while it waits, or after it had to give them up.
 
     A draft that does not fit is an error, one that leaves the answer less room than it may take a warning;
     the engine judges for itself.
@@ -50,8 +52,7 @@ def meter(session: SessionState, status: EngineStatus | None, draft: Draft = NO_
     if not used and not draft.count.tokens and not draft.problem:
         return Meter(())
     most = status.max_model_len if status is not None else 0
-    blocks = -(-used // status.block_size) if status is not None and session.busy else 0
-    long, short = _used(used, most, blocks)
+    long, short = _used(used, most, held if session.busy else 0)
     added, added_short, level = _added(session, most, draft)
     texts = [
         f"{one} · {other}" if one and other else one or other

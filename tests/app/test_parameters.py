@@ -307,24 +307,24 @@ class Status:
     """What the meter reads of an engine's status."""
 
     max_model_len = 2048
-    block_size = 16
 
 
 def metered(
-    used: int, draft: int, max_tokens: int = 256, exact: bool = True, busy: bool = False
+    used: int, draft: int, max_tokens: int = 256, exact: bool = True, busy: bool = False, held: int = 0
 ) -> tuple[str, str]:
     session = SessionState("chat-1", "A", 0, params=SamplingParams(max_tokens=max_tokens))
     session.history_ids = [0] * used
     if busy:
         session.status = "streaming"
-    said = meter(session, Status(), Draft(Count(draft, exact)))  # type: ignore[arg-type]
+    said = meter(session, Status(), Draft(Count(draft, exact)), held)  # type: ignore[arg-type]
     return said.within(200), said.level
 
 
 def test_the_meter_tells_tokens_blocks_and_the_draft() -> None:
     assert metered(0, 0) == ("", "plain")
     assert metered(1204, 0) == ("1,204 / 2,048 tokens", "plain")
-    assert metered(1204, 0, busy=True) == ("1,204 / 2,048 tokens · 76 blocks", "plain")
+    assert metered(1204, 0, busy=True, held=76) == ("1,204 / 2,048 tokens · 76 blocks", "plain")
+    assert metered(1204, 0, busy=True) == ("1,204 / 2,048 tokens", "plain")  # it waits, or was preempted
     assert metered(0, 1) == ("draft +1 token", "plain")
     assert metered(1204, 31) == ("1,204 / 2,048 tokens · draft +31 tokens", "plain")
     assert metered(0, 31, exact=False) == ("draft ~31 tokens", "plain")
