@@ -310,6 +310,13 @@ async def test_a_table_too_long_for_its_panel_keeps_its_start_and_its_growing_en
         assert f"→{table[-1][1]}" in text or f"–{table[-1][1]}" in text
 
 
+async def test_the_table_of_a_chat_that_sent_nothing_says_so_in_as_many_rows_as_it_takes() -> None:
+    view = replace(on_cpu().view(), focused_request=None)
+    async with shown(view, size=(57, 45)) as (app, _):
+        text = " ".join(" ".join(panel(app, "table")[1:]).split())
+        assert "holds no block: nothing was sent since the engine started" in text
+
+
 async def test_the_table_of_a_chat_at_rest_says_that_it_holds_none_and_lists_what_is_cached() -> None:
     simulation = Simulation(chats=0, num_blocks=60)
     request = simulation.submit(1, 60, 4)

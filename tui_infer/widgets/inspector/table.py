@@ -11,7 +11,7 @@ from textual.message import Message
 from tui_infer.mirror import BlockMirror
 from tui_infer.widgets.inspector.frame import Frame
 from tui_infer.widgets.inspector.ink import Ink
-from tui_infer.widgets.inspector.lines import Line, counted, width_of
+from tui_infer.widgets.inspector.lines import Line, counted, width_of, wrap_words
 from tui_infer.widgets.inspector.panel import Panel
 
 _UNDERLINE = Style(underline=True)
@@ -101,7 +101,8 @@ class TablePanel(Panel):
             return [[("no chat is focused", ink.dim)]]
         request, mirror = view.focused_request, view.mirror
         if request is None:
-            return [[("holds no block: nothing was sent since the engine started", ink.dim)]]
+            words = "holds no block: nothing was sent since the engine started"
+            return [[(row, ink.dim)] for row in wrap_words(words, width, height)]
         table = mirror.table(request)
         if not table:
             return self._cached(frame, request, width, height)
