@@ -85,7 +85,7 @@ class RequestQueues:
             raise RequestError(f"Request {request.id} was submitted before.")
         if not request.prompt_ids:
             raise RequestError("The prompt is empty; it needs at least one token.")
-        if prompt > pool.capacity:
+        if prompt > pool.capacity <= self.max_model_len:  # otherwise more memory would not help
             raise RequestError(
                 f"The prompt has {prompt} tokens and takes {pool.blocks_for(prompt)} blocks of "
                 f"{pool.block_size}; the KV cache has {pool.num_blocks - 1} ({pool.capacity} tokens).",
@@ -95,7 +95,7 @@ class RequestQueues:
             raise RequestError(
                 f"The prompt has {prompt} tokens; with max_model_len={self.max_model_len} "
                 f"it may have {self.max_model_len - 1} and get one token of answer.",
-                "Shorten it, or raise max_model_len.",
+                "Shorten it, or raise max_model_len as far as the model goes.",
             )
         self._order[request.id] = (-request.priority, self._arrivals)
         self._arrivals += 1

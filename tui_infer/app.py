@@ -312,6 +312,12 @@ class TuiInferApp(App[int], inherit_bindings=False):
             return
         self._interrupted_s = now
         self.notify(f"Press {self.state.keys['quit']} again to quit", timeout=QUIT_TWICE_S, markup=False)
+        if self.keeper is not None and self.keeper.problem:
+            self.state.notice(
+                "Quitting now loses what is not saved",
+                f"{self.keeper.problem} Help that, or write them elsewhere: /export chat FILE.json all.",
+                "error",
+            )
 
     def action_tool(self, name: str, *words: str) -> None:
         """A command of the palette or a key that a slash command does too."""

@@ -65,28 +65,36 @@ class ModelSwitch:
 
     def _look_again(self, model: str | None) -> None:
         if model:
-            self._app.run_worker(lambda: self._look(model), thread=True, group=GROUP, exclusive=True)
+            self._app.run_worker(
+                lambda: self._look(model, told=True), thread=True, group=GROUP, exclusive=True
+            )
 
-    def _look(self, model: str) -> None:
-        """See on a thread what it needs, then load it or ask."""
+    def _look(self, model: str, told: bool = False) -> None:
+        """See on a thread what it needs, then load it or ask; ``told`` is who knows already what it stops."""
         facts = facts_of(model) or ModelFacts()
-        self._app.call_from_thread(self._weigh, model, fit(facts, self._room()), facts.problem)
+        self._app.call_from_thread(self._weigh, model, fit(facts, self._room()), facts.problem, told)
 
-    def _weigh(self, model: str, needs: Fit, problem: str) -> None:
+    def _weigh(self, model: str, needs: Fit, problem: str, told: bool) -> None:
         state = self._app.state
+        stops = " Answers under way are stopped." if state.active and not told else ""
         if problem:
             state.notice("Model not loaded", f"{model}: {problem}", "error")
         elif needs.fits is False:
-            question = f"{one_line(model)} does not fit. {needs.words()} Try it all the same?"
+            question = f"{one_line(model)} does not fit. {needs.words()}{stops} Try it all the same?"
             self._app.push_screen(
                 Ask(question, "Try it", "Keep the model"), lambda sure: self._sure(sure, model)
+            )
+        elif stops:
+            question = f"Load {one_line(model)}?{stops} Chats are kept."
+            self._app.push_screen(
+                Ask(question, "Load it", "Keep the model"), lambda sure: self._sure(sure, model, needs)
             )
         else:
             self.load(model, needs.words())
 
-    def _sure(self, sure: bool | None, model: str) -> None:
+    def _sure(self, sure: bool | None, model: str, needs: Fit | None = None) -> None:
         if sure:
-            self.load(model)
+            self.load(model, needs.words() if needs is not None else "")
 
     def load(self, model: str, words: str = "") -> None:
         """Restart the engine with this model; options that belong to the former one alone are left out."""

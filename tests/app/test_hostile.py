@@ -25,6 +25,7 @@ from tui_infer.chat_transfer import read_chats
 from tui_infer.export import write_steps
 from tui_infer.model_catalog import facts_of
 from tui_infer.sanitize import sanitize
+from tui_infer.screens.ask import Ask
 from tui_infer.set_params import changed
 from tui_infer.store import chat_write, keeper
 
@@ -178,6 +179,24 @@ async def test_the_app_goes_on_behind_a_model_whose_name_is_too_long_for_a_file(
         await ask(app, pilot, "hello")
         await settled(app)
         assert app.state.current.turns[-1].text == "an answer"
+
+
+async def test_a_mistyped_model_does_not_end_answers_without_a_question() -> None:
+    client = ScriptedClient("a long answer of many words " * 200, rate=20)
+    async with running(client) as (app, pilot):
+        await ask(app, pilot, "hello")
+        await wait_until(lambda: app.state.current.turns[-1].text != "")
+        await ask(app, pilot, "/model shape:nope")
+        await wait_until(lambda: isinstance(app.screen, Ask))
+        assert isinstance(app.screen, Ask)
+        assert app.screen._question == "Load shape:nope? Answers under way are stopped. Chats are kept."
+        await pilot.press("n")
+        await wait_until(lambda: not isinstance(app.screen, Ask))
+        assert (client.restarts, app.state.active) == (0, 1)
+        await ask(app, pilot, "/model shape:tiny")
+        await wait_until(lambda: isinstance(app.screen, Ask))
+        await pilot.press("y")
+        await wait_until(lambda: client.restarts == 1)
 
 
 async def test_what_is_written_is_written_although_nobody_waits_for_it_any_more(tmp_path: Path) -> None:

@@ -216,6 +216,9 @@ async def test_a_full_disk_is_told_and_the_chat_goes_on(
         await settled(app)
         await wait_until(lambda: "The disk is full" in screen_text(app))
         assert "the answer" in screen_text(app)
+        await pilot.press("ctrl+c")  # a second one would quit, and what was said would be gone
+        await wait_until(lambda: "/export chat FILE.json all" in screen_text(app))
+        assert "again to quit" in screen_text(app)
         monkeypatch.setattr(chat_write, "write_chat", write)
     assert rows(tmp_path, "SELECT text FROM turns ORDER BY position") == [("hello",), ("the answer",)]
 

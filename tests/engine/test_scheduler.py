@@ -363,6 +363,13 @@ def test_a_prompt_that_leaves_no_room_for_an_answer_is_refused_with_the_limit():
     assert (len(request.output_ids), request.finish_reason) == (1, FinishReason.LENGTH)
 
 
+def test_a_prompt_beyond_both_limits_is_told_the_one_that_memory_cannot_lift():
+    engine = Harness(num_blocks=8, block_size=4, max_model_len=20)
+    with pytest.raises(RequestError, match="40 tokens; with max_model_len=20") as refused:
+        engine.submit([1] * 40)
+    assert "memory" not in str(refused.value)
+
+
 def test_a_request_ends_with_length_exactly_at_the_limit():
     engine = Harness(max_model_len=20)
     request = engine.submit([1] * 7, max_tokens=100)

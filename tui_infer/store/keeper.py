@@ -269,6 +269,11 @@ class Keeper:
             self._problem = problem
             self._state.notice(TITLE, f"{problem} They go on in memory, and saving is tried again.", "error")
 
+    @property
+    def problem(self) -> str:
+        """Why chats are not on the disk now; empty where they are."""
+        return self._problem
+
     async def flush(self) -> None:
         """Save now, and wait until it is written or has failed."""
         self.save()
