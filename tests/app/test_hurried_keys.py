@@ -85,3 +85,19 @@ async def test_hurried_editing_keys_edit_what_was_typed_before_them(keys: str, d
         await wait_until(lambda: focused_pane(app))
         hurried(app, keys)
         await wait_until(lambda: app.state.current.draft == draft, what=f"{draft}")
+
+
+async def test_a_command_typed_in_one_piece_is_obeyed_though_its_first_letter_has_offered_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    async with running(ScriptedClient("an answer", rate=1e5)) as (app, pilot):
+        await ask(app, pilot, "hello")
+        await settled(app)
+        await pilot.press("slash")
+        await pilot.pause()  # the list is there and begins with another command
+        for character in "export chat chat.md":
+            app.post_message(events.Key("space" if character == " " else character, character))
+        app.post_message(events.Key("enter", None))
+        await wait_until((tmp_path / "chat.md").exists, what="the file")
+        assert len(app.state.sessions) == 1

@@ -75,6 +75,8 @@ class Assist:
         alone = row == 0 and document.line_count == 1 and column == len(text)
         found = offer(line, self._world(), first=alone) if column <= LONGEST_LINE else None
         if isinstance(found, Paths):
+            if self._offer is not None and self._offer.start != found.start:
+                self._offer = None  # of another word: while the disk is read, no key may take from it
             if self._wanted != found:
                 self._wanted = found
                 self._look_up(found)
