@@ -1,12 +1,14 @@
 """Slash commands: what a prompt that starts with ``/`` may say to the app instead of to the model.
 
 A first word that is a command is one, with all that follows as its arguments. A single word that looks like a
-command and is none is refused, because sending ``/mdoe`` to a model helps nobody. Everything else is text:
+command and is none is refused, because sending ``/mdoe`` to a model helps nobody; so is a first word that is
+nearly a command, as ``/exprt chat a.md``, or one of the app's where it has no place. Everything else is text:
 paths (``/etc/passwd is what?``), fractions, comments. ``//`` or a space in front makes text of a command.
 """
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 from engine.records import StepMode
@@ -62,7 +64,7 @@ class Call(NamedTuple):
 
 
 class Unknown(NamedTuple):
-    """A single word that looks like a command."""
+    """A first word that looks like a command, alone or nearly one."""
 
     word: str
 
@@ -86,8 +88,10 @@ def as_typed(text: str) -> str:
 def obey(app: "TuiInferApp", said: Call | Unknown) -> bool:
     """Do what a command says; False, with the reason as a notice, where that cannot be done."""
     if isinstance(said, Unknown):
-        known = ", ".join(f"/{name}" for name in COMMANDS)
-        app.state.notice(f"{said.word} is no command", f"There are {known}. {AS_TEXT}", "warning")
+        near = " or ".join(f"/{name}" for name in _near(said.word, 0.7))
+        every = ", ".join(f"/{name}" for name in COMMANDS)
+        known = f"Did you mean {near}?" if near else f"There are {every}."
+        app.state.notice(f"{said.word} is no command", f"{known} {AS_TEXT}", "warning")
         return False
     if problem := said.command.run(app, said.words):
         app.state.notice(f"/{said.command.name} not done", problem, "warning")
@@ -103,7 +107,12 @@ def _command(text: str, commands: Mapping[str, SlashCommand] | None = None) -> C
         words = Words(text[match.end() :].split())
         words.raw = text[match.end() :].strip()
         return Call(command, words)
-    return Unknown(match[0]) if not text[match.end() :].strip() else None
+    return Unknown(match[0]) if not text[match.end() :].strip() or _near(match[0]) else None
+
+
+def _near(word: str, alike: float = 0.8) -> list[str]:
+    """The app's commands that ``word`` is, or that may have been meant."""
+    return get_close_matches(word[1:].lower(), COMMANDS, 3, alike)
 
 
 # --- what they do ----------------------------------------------------------------------------------

@@ -45,6 +45,17 @@ def test_a_first_word_that_is_a_command_takes_the_rest_as_words(text: str, words
     assert read(text) == Call(COMMANDS["mode"], words)
 
 
+@pytest.mark.parametrize("text", ["/exprt chat a.md", "/sett temperature 0", "/Modle smollm2"])
+def test_a_first_word_that_is_nearly_a_command_is_not_sent_to_the_model(text: str) -> None:
+    assert read(text) == Unknown(text.split()[0])
+
+
+def test_a_command_of_the_app_is_no_text_where_there_are_others() -> None:
+    assert read("/export chat a.md", {}) == Unknown("/export")
+    assert read(" /export chat a.md", {}) == Say("/export chat a.md")
+    assert read("/code this in C", {}) == Say("/code this in C")
+
+
 @pytest.mark.parametrize("text", ["/mdoe", "/foo", "/tmp ", "/set-x", "\n/foo\n"])
 def test_a_single_word_that_looks_like_a_command_is_refused(text: str) -> None:
     assert read(text) == Unknown(text.strip())
