@@ -61,7 +61,7 @@ class KVCache:
         size = (shape.num_layers, 2, num_blocks, block_size, shape.num_kv_heads, shape.head_dim)
         try:
             self.pages = _zeros(size, shape.dtype, device)
-        except (RuntimeError, MemoryError) as error:
+        except (RuntimeError, MemoryError, ValueError, OverflowError) as error:  # the last: no such size
             need = num_blocks * block_size * shape.bytes_per_token / 2**20
             raise OutOfMemory(
                 f"The KV cache of {num_blocks} blocks needs {need:.0f} MiB, which {device} does not have.",

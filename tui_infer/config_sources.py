@@ -107,7 +107,7 @@ def _take_file(path: Path, values: dict[str, Any], origins: dict[Path_, Origin])
     try:
         if path.exists() and not path.is_file():  # reading a pipe would wait for whoever writes to it
             raise ConfigError(f"{path} is not a file.", "Move it away.")
-        text = path.read_text("utf-8")
+        text = path.read_text("utf-8-sig")  # some editors put a mark in front
         data = tomllib.loads(text)
     except FileNotFoundError:
         return

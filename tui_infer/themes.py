@@ -226,7 +226,7 @@ def parse_theme(
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except tomllib.TOMLDecodeError as error:
         raise ThemeProblem(f"not valid TOML: {error}") from error
     except (OSError, UnicodeDecodeError) as error:

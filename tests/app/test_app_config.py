@@ -100,6 +100,11 @@ def test_a_broken_config_file_is_told_by_file_key_and_reason(
     assert reason in caught.value.message
 
 
+def test_a_byte_order_mark_in_front_of_the_file_is_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_bytes(b"\xef\xbb\xbffps = 30\n")
+    assert load_settings(tmp_path / "config.toml").fps == 30
+
+
 def test_a_pipe_in_the_place_of_the_file_is_refused_and_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "config.toml")
     with pytest.raises(ConfigError, match=r"config\.toml is not a file"):

@@ -15,7 +15,7 @@ from engine.kv_budget import (
     max_model_len,
     num_blocks,
 )
-from engine.kv_cache import KVShape
+from engine.kv_cache import KVCache, KVShape
 
 GIB = 2**30
 SHAPE = KVShape(num_layers=2, num_kv_heads=2, head_dim=16, dtype=torch.float32)  # 512 bytes a token
@@ -98,3 +98,10 @@ def test_the_longest_sequence_is_bounded_by_model_and_cache():
         max_model_len(EngineConfig(max_model_len=9000), 8192, 100_000)
     with pytest.raises(ConfigError, match="holds 1000 tokens"):
         max_model_len(EngineConfig(max_model_len=2000), 8192, 1000)
+
+
+@pytest.mark.parametrize("blocks", [10**12, 10**17, 10**22, 10**30])
+def test_more_blocks_than_there_are_addresses_do_not_fit_either(blocks: int) -> None:
+    shape = KVShape(30, 3, 64, torch.float32)
+    with pytest.raises(OutOfMemory, match=f"The KV cache of {blocks} blocks needs .* Lower --num-blocks"):
+        KVCache(shape, blocks, 16, torch.device("cpu"))
