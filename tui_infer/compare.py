@@ -121,8 +121,10 @@ def make_plan(prompt: str, wishes: Wishes, params: SamplingParams, system: str) 
     if counts and counts[0] != columns:
         return f"n={counts[0]} does not fit: what is listed makes {columns} columns."
     if not LEAST <= columns <= MOST:
-        listed = " × ".join(f"{size}" for size in sizes if size > 1) or "1"
-        return f"That makes {listed} = {columns} columns; it must be from {LEAST} to {MOST}."
+        listed = [f"{size}" for size in sizes if size > 1]
+        times = f"{' × '.join(listed)} = " if len(listed) > 1 else ""
+        unit = "column" if columns == 1 else "columns"
+        return f"That makes {times}{columns} {unit}; it must be from {LEAST} to {MOST}."
     chosen: list[int | None] = [*seeds] or [params.seed]
     try:
         variants = tuple(

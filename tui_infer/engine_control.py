@@ -50,7 +50,9 @@ class EngineControl:
             app.state.notice("Recording", app.state.read_only)
             return False
         if app.state.phase != "ready":
-            app.state.notice(TITLE, "It is not ready yet.", "warning")
+            stopped = f"It has stopped; {app.state.keys['restart']} restarts it."
+            words = stopped if app.state.phase == "failed" else "It is not ready yet."
+            app.state.notice(TITLE, words, "warning")
         return app.state.phase == "ready"
 
     def toggle_mode(self) -> None:

@@ -582,3 +582,5 @@ async def test_a_failed_start_says_how_to_go_on_with_another_model() -> None:
         await wait_until(lambda: "/model NAME loads another model" in screen_text(app))
         await wait_until(lambda: "sent after a restart" in screen_text(app))
         assert "waiting" not in screen_text(app)
+        await pilot.press("f3")  # nothing that waiting for it would help
+        await wait_until(lambda: "It has stopped; F7 restarts it." in screen_text(app))
