@@ -6,6 +6,7 @@ do; what happens later is a notice.
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from time import strftime
 from typing import TYPE_CHECKING
@@ -19,6 +20,8 @@ from tui_infer.export import ExportError, write_new
 from tui_infer.sanitize import one_line
 from tui_infer.screens.ask import AskPath
 from tui_infer.session import SessionState
+from tui_infer.slash import Say, read
+from tui_infer.widgets.inspector.lines import counted
 from tui_infer.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -56,9 +59,9 @@ class ChatTransfer:
         state = self._app.state
         self._app.main.store_drafts()
         chats = [chat for chat in state.sessions.values() if chat.turns or chat.draft] if every else []
-        records = [record_of(chat) for chat in chats or [state.current]]
+        records = [record_of(_without_command(chat)) for chat in chats or [state.current]]
         path = user_path(name)
-        count = f"{len(records)} chats" if every else f"“{state.current.title}”"
+        count = counted(len(records), "chat") if every else f"“{state.current.title}”"
 
         def write() -> None:
             try:
@@ -111,6 +114,11 @@ class ChatTransfer:
     def _say(self, title: str, message: str, severity: str = "information") -> None:
         state = self._app.state
         self._app.call_from_thread(state.notice, title, message, severity)
+
+
+def _without_command(chat: SessionState) -> SessionState:
+    """A command in the prompt, such as the one that is being obeyed, is no draft."""
+    return chat if isinstance(read(chat.draft), Say) else replace(chat, draft="")
 
 
 def read_chats(path: Path) -> list[SessionState]:

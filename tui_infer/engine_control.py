@@ -71,4 +71,7 @@ class EngineControl:
         if self._app.replay is not None:
             self._app.replay.step_once()
         elif self.when_ready():
-            self._app.state.step_once()
+            state = self._app.state
+            state.step_once()
+            if not state.load.active and not any(session.busy for session in state.sessions.values()):
+                state.notice("Nothing to step", "No prompt waits, and no answer is under way.")

@@ -34,7 +34,7 @@ from tui_infer.mirror import BlockMirror
 from tui_infer.past import Timeline
 from tui_infer.queueing import answered
 from tui_infer.sanitize import one_line, sanitize
-from tui_infer.session import SessionState
+from tui_infer.session import SessionState, SessionStatus
 from tui_infer.token_texts import TokenTexts
 from tui_infer.widgets.inspector.view import SessionTag
 from tui_infer.workspace import Topic, tag_of
@@ -179,7 +179,7 @@ class AppState(EngineState):
         self._changed("sessions")
 
     def _apply_steps(self, event: Steps) -> None:
-        prefilled: set[int] = set()
+        doing: dict[int, SessionStatus] = {}  # by request, what the last of these steps did with its prompt
         self.timeline.extend(event.records, event.dropped)
         for record in event.records:
             for row in record.rows:
@@ -189,10 +189,12 @@ class AppState(EngineState):
         if self.ab is not None:
             self.ab.observe(event.records)
         for record in event.records:
-            prefilled.update(row.request for row in record.rows if row.prefill)
+            doing |= dict.fromkeys(record.preempted, "queued")
+            doing |= {row.request: "prefill" for row in record.rows if row.prefill}
         for session in self.sessions.values():
-            if session.status == "queued" and session.request in prefilled:
-                session.status = "prefill"
+            now = doing.get(session.request) if session.busy and session.request is not None else None
+            if now is not None and now != session.status and "queued" in (now, session.status):
+                session.status = now
                 self._changed("sessions", session.id)
         self._changed("steps")
 

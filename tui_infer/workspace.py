@@ -49,6 +49,7 @@ class Workspace:
     prompts: list[str] = field(default_factory=list)
     pending: dict[str, Submit] = field(default_factory=dict)
     recording: bool = False  # what happens is written to a file
+    unsaved: str = ""  # why chats are not on the disk, as long as that is so
     replay: str = ""  # where playback of a recording stands
     read_only: str = ""  # why prompts cannot be sent, where that is so
     theme: tuple[str, str] = ("", "")  # chosen in the app, and what the settings said then

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from textual import events
 
-from engine.commands import Cancel, Message, Submit
+from engine.commands import Cancel, Message, StepOnce, Submit
 from engine.records import Progress
 from tests.app.driving import ask, focused_pane, pane_of, running, screen_text, settled
 from tests.app.scripted import ScriptedClient
@@ -165,6 +165,19 @@ async def test_pause_and_step_reach_the_engine_and_show() -> None:
         await pilot.press("f3")
         await wait_until(lambda: not app.state.paused)
         assert [type(command).__name__ for command in client.sent] == ["Pause", "StepOnce", "Pause"]
+
+
+async def test_a_step_with_nothing_to_do_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = ScriptedClient("A long answer. " * 40, rate=20)
+    async with running(client) as (app, pilot):
+        await pilot.press("f4")
+        await wait_until(lambda: "Nothing to step" in screen_text(app))
+        await pilot.press("f3")
+        await ask(app, pilot, "Go on")
+        await wait_until(lambda: app.state.current.busy)
+        monkeypatch.setattr(app.state, "notice", lambda *said: pytest.fail(said[0]))
+        await pilot.press("f4")
+        assert isinstance(client.sent[-1], StepOnce)
 
 
 async def test_keys_for_the_engine_are_refused_kindly_while_it_loads() -> None:

@@ -374,6 +374,18 @@ async def test_a_chat_is_exported_and_imported_by_slash_commands(tmp_path: Path)
         assert headings(await file_of(markdown)).count("What is the capital?") == 2
 
 
+async def test_the_command_that_exports_a_chat_is_no_draft_of_it_and_what_is_typed_elsewhere_is(
+    tmp_path: Path,
+) -> None:
+    async with running(ScriptedClient("Yes."), size=(160, 48)) as (_, pilot):
+        await pilot.press(*"half a thought")
+        await pilot.press("ctrl+n")
+        path = tmp_path / "all.json"
+        await pilot.press(*f"/export chat {path} all", "enter")
+        drafts = [chat["draft"] for chat in json.loads(await file_of(path))["chats"]]
+        assert drafts == ["half a thought", ""]
+
+
 async def test_what_cannot_be_exported_or_imported_is_said_and_changes_nothing(tmp_path: Path) -> None:
     async with running(ScriptedClient("Yes.")) as (app, pilot):
 

@@ -16,7 +16,7 @@ from textual.widgets import Input, TextArea
 from engine.errors import EngineError, ModelError
 from engine.models.source import resolve
 from engine.request import SamplingParams
-from tests.app.driving import ask, running, settled
+from tests.app.driving import ask, running, screen_text, settled
 from tests.app.scripted import ScriptedClient
 from tests.app.stored import opened, rows, running_kept
 from tests.waiting import wait_until
@@ -226,6 +226,8 @@ async def test_a_database_that_is_deleted_while_the_app_runs_is_told_and_never_p
         told = next(toast.message for toast in app._notifications if toast.title == "Chats are not saved")
         assert f"{tmp_path / 'data' / 'chats.db'} was deleted or moved" in told
         assert "/export chat FILE.json all" in told
+        await wait_until(lambda: "✗ not saved" in screen_text(app).splitlines()[0], what="a lasting mark")
         (tmp_path / "moved").rename(tmp_path / "data")
         await wait_until(lambda: ("are you there?",) in rows(tmp_path / "data", "SELECT text FROM turns"))
         await wait_until(lambda: "Chats are saved again" in [toast.title for toast in app._notifications])
+        await wait_until(lambda: "not saved" not in screen_text(app).splitlines()[0])

@@ -373,6 +373,27 @@ async def test_when_all_have_finished_the_batch_is_idle_at_once() -> None:
         assert "tok/s" not in "\n".join(panel(app, "step"))
 
 
+async def test_a_pause_after_the_last_answer_says_that_nothing_runs_or_who_waits() -> None:
+    simulation = Simulation(chats=0)
+    request = simulation.submit(0, 20, 3)
+    simulation.step()
+    async with shown(simulation.view(paused=True), size=(80, 45)) as (app, pilot):
+        assert panel(app, "batch")[1].startswith("1 active")
+        assert "0 waiting" in panel(app, "batch")[1]
+        while not request.finished:
+            simulation.step()
+        await show(app, pilot, simulation.view(paused=True))
+        assert panel(app, "batch")[1].startswith("last step: 1 active → graph 1")
+        assert panel(app, "batch")[1].endswith("nothing runs now")
+        await show(app, pilot, replace(simulation.view(paused=True), queued=2))
+        assert panel(app, "batch")[1].endswith("2 waiting")
+
+
+async def test_prompts_sent_in_a_pause_before_the_first_step_are_seen_to_wait() -> None:
+    async with shown(replace(Simulation().view(paused=True), queued=1)) as (app, _):
+        assert "0 active  1 waiting" in panel(app, "batch")[1]
+
+
 async def test_a_long_prefill_is_not_taken_for_idleness(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inspector_module, "QUIET_AFTER_S", 0.0)
     simulation = Simulation(chats=0)

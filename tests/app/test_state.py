@@ -1,6 +1,7 @@
 """The state without a screen: what a user can do, and what the engine's events make of it."""
 
 import pytest
+from msgspec.structs import replace
 
 from engine.commands import AnyCommand, Cancel, Message, SetMode, StepOnce, Submit
 from engine.records import (
@@ -63,6 +64,34 @@ def test_a_turn_goes_from_queued_over_prefill_to_streaming_to_idle(state: AppSta
     assert session.status == "idle"
     assert session.turns[-1].text == "Hello"
     assert session.turns[-1].stats is not None
+
+
+def test_a_preempted_chat_waits_until_it_is_computed_again(state: AppState) -> None:
+    session = state.current
+    state.submit(session.id, "hi")
+    state.apply(Started(session.id, 1, 7, [1, 2, 3]))
+    state.apply(Delta(session.id, 1, "He", [4]))
+    state.apply(Steps([replace(step(4, [StepRow(9, 4, 1, False)]), preempted=(7,))]))
+    assert session.status == "queued"
+    state.apply(Steps([step(5, [StepRow(9, 5, 1, False)])]))
+    assert session.status == "queued"
+    state.apply(Steps([step(6, [StepRow(7, 4, 4, True)])]))
+    assert session.status == "prefill"
+    state.apply(Delta(session.id, 1, "llo", [5]))
+    assert session.status == "streaming"
+
+
+def test_a_chat_that_was_preempted_and_computed_again_within_a_report_streams_on(state: AppState) -> None:
+    session = state.current
+    state.submit(session.id, "hi")
+    state.apply(Started(session.id, 1, 7, [1, 2, 3]))
+    state.apply(Delta(session.id, 1, "Hello", [4, 5]))
+    away = replace(step(4, [StepRow(9, 4, 1, False)]), preempted=(7,))
+    state.apply(Steps([away, step(5, [StepRow(7, 4, 4, True)])]))
+    assert session.status == "streaming"
+    state.apply(finished(session.id, 1))
+    state.apply(Steps([away]))  # late: the answer is done
+    assert session.status == "idle"
 
 
 def test_the_next_turn_sends_token_ids_and_only_the_new_message(

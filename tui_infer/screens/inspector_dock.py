@@ -161,6 +161,7 @@ class InspectorDock:
             mode_reason=state.mode_reason,
             paused=state.paused,
             dead=state.phase == "failed",
+            queued=sum(session.status == "queued" for session in state.sessions.values()),
             log=state.log,
             ab=state.ab,
             detail=state.detail,

@@ -255,7 +255,7 @@ class Keeper:
             if failed is not None:
                 failed()
         if self._problem and not self._failing:
-            self._problem = ""
+            self._tell("")
             self._state.notice("Chats are saved again", "What could not be written is on the disk now.")
         if self._dirty:
             self._wake(RETRY_S if self._failing else SAVE_S)
@@ -266,8 +266,13 @@ class Keeper:
         self._dirty.add("")
         problem = words_of(error) if isinstance(error, Exception) else repr(error)
         if problem != self._problem:
-            self._problem = problem
+            self._tell(problem)
             self._state.notice(TITLE, f"{problem} They go on in memory, and saving is tried again.", "error")
+
+    def _tell(self, problem: str) -> None:
+        """Why chats are not saved, or that they are: marked as long as it is so."""
+        self._problem = self._state.unsaved = problem
+        self._state.announce("engine")
 
     @property
     def problem(self) -> str:

@@ -56,12 +56,8 @@ class TitleBar(PartsBar):
                 Part(past, self.ink("warning", bold=True)),
                 Part(f"{state.keys['past']} now ", self.ink("primary"), "app.look_back"),
             ]
-        if state.moment is not None:
-            past = f"◀ the past: step {state.moment.step:,} "
-            return [
-                Part(past, self.ink("warning", bold=True)),
-                Part(f"{state.keys['past']} now ", self.ink("primary"), "app.look_back"),
-            ]
+        if state.unsaved:
+            parts.append(Part("✗ not saved ", self.ink("error", bold=True)))
         if state.recording:
             parts.append(Part("● REC ", self.ink("error", bold=True), "app.toggle_recording"))
         if state.replay:

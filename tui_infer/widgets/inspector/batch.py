@@ -111,8 +111,12 @@ class BatchPanel(Panel):
         ink = frame.ink
         if record is None or frame.activity in ("idle", "dead"):
             text = frame.waiting_text if frame.activity == "dead" else "idle"
+            if frame.activity == "paused" and frame.view.queued:
+                text = f"{frame.view.queued} waiting"
             return fit([("0 active", ink.strong), (f"  {text}", ink.dim)], width)
-        left: Line = [(f"{record.active} active", ink.strong)]
+        last = frame.stands_idle
+        left: Line = [("last step: ", ink.dim)] if last else []
+        left.append((f"{record.active} active", ink.strong))
         arrow = (" → ", ink.faint)
         if decode_rows(record):
             if record.graph_size is not None:
@@ -128,14 +132,18 @@ class BatchPanel(Panel):
             prefill = "prefill" if record.graph_size is None else "eager prefill"
             left += [joint, (f"{prefill} {counted(record.prefill_tokens, 'token')}", ink.prefill)]
         notes: list[Line] = []
-        if record.waiting:
-            notes.append([(f"{record.waiting} waiting", ink.warn)])
+        # While the engine stands no step says who came since.
+        waiting = max(record.waiting, frame.view.queued) if frame.activity == "paused" else record.waiting
+        if waiting:
+            notes.append([(f"{waiting} waiting", ink.warn)])
+        elif last:
+            notes.append([("nothing runs now", ink.dim)])
         wasted = wasted_rows(record)
         if wasted:
             notes.append([(counted(wasted, "row") + " wasted", ink.dim)])
         if record.cached_tokens:
             notes.append([(f"{record.cached_tokens} cached", ink.cached)])
-        if not record.waiting:
+        if not waiting and not last:
             notes.append([("0 waiting", ink.faint)])
         room = width - sum(len(text) for text, _ in left) - 2
         return spread(left, joined(notes, ("  ", ink.dim), room), width, ink.dim)

@@ -54,6 +54,11 @@ class Frame:
             return "the engine stopped"
         return "waiting for the engine" if self.activity == "loading" else "no step yet"
 
+    @property
+    def stands_idle(self) -> bool:
+        """Paused with nothing in the batch: what the last step computed has ended."""
+        return self.activity == "paused" and at_rest(self.view)
+
     def tag(self, request: int) -> SessionTag | None:
         return self.view.tags.get(request)
 
@@ -71,12 +76,20 @@ def activity_of(view: InspectorView) -> Activity:
         return "paused"
     if latest is None:
         return "ready"
+    return "idle" if at_rest(view) else "live"
+
+
+def at_rest(view: InspectorView) -> bool:
+    """Whether nothing is left of what the last step computed, and nobody waited then."""
+    latest = view.history.latest
+    if latest is None:
+        return True
     finished = set(latest.finished)
     if latest.waiting == 0 and all(row.request in finished for row in latest.rows):
-        return "idle"
+        return True
     # A long prefill is one long step: while somebody holds blocks the engine is at work, not idle. Where
     # nobody does, what the last step computed was cancelled since.
-    return "idle" if view.mirror.counts().used == 0 else "live"
+    return view.mirror.counts().used == 0
 
 
 def glow_since(view: InspectorView, activity: Activity, *, quiet: bool) -> int:

@@ -47,6 +47,7 @@ class InspectorView:
         pieces: text of the tokens of a request.
         ab: the comparison of graph and eager that runs or is done.
         log: what happened so far; without one it is drawn up from the history.
+        queued: chats whose prompts wait for their first step, those sent during a pause too.
         at: the past step that is shown; None is now. History and mirror are then those of that step.
     """
 
@@ -61,6 +62,7 @@ class InspectorView:
     mode_reason: str
     paused: bool
     dead: bool
+    queued: int = 0
     at: int | None = None
     log: EventLog | None = None
     ab: AbRun | None = None
