@@ -12,12 +12,14 @@ class PaneLayout:
     """The panes' assignment to chats: stable, so that a chat stays where the eye found it.
 
     ``name`` is ``auto`` (as many panes as chats, up to four), ``1``, ``2`` or ``4``. ``slots`` are the
-    ids of the shown chats, in order.
+    ids of the chats that have panes, in order, where there is room for all; ``shown`` are those seen now. A
+    window that shrinks and grows again shows the same ones as before.
     """
 
     name: str = "auto"
     zoomed: bool = False
     slots: list[str] = field(default_factory=list)
+    shown: list[str] = field(default_factory=list)
 
     def wanted(self, chats: int) -> int:
         """Panes to show before the terminal's size has its say."""
@@ -41,16 +43,19 @@ class PaneLayout:
 
     def choose(self, chats: list[str], focused: str, room: int) -> list[str]:
         """Ids of the chats to show: at most ``room``, the focused one always among them."""
-        if self.zoomed or room <= 1:
-            return [focused]
-        count = min(self.wanted(len(chats)), room)
-        slots = [slot for slot in self.slots if slot in chats]
-        slots += [chat for chat in chats if chat not in slots]
-        if focused in slots[count:]:
-            slots.remove(focused)
-            slots.insert(count - 1, focused)
-        self.slots = slots[:count]
-        return list(self.slots)
+        count = self.wanted(len(chats))
+        if count > 1:  # one pane shows whom the user looks at, and forgets nobody's place
+            slots = [slot for slot in self.slots if slot in chats]
+            slots += [chat for chat in chats if chat not in slots]
+            if focused in slots[count:]:
+                slots.remove(focused)
+                slots.insert(count - 1, focused)
+            self.slots = slots[:count]
+        most = 1 if self.zoomed else min(count, max(1, room))
+        self.shown = [slot for slot in self.slots[:most] if slot in chats]
+        if focused not in self.shown:
+            self.shown[most - 1 :] = [focused]
+        return list(self.shown)
 
 
 def grid(count: int, width: int, height: int) -> tuple[int, int]:

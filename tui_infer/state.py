@@ -250,7 +250,7 @@ class AppState(EngineState):
                 session.close_answer("error", one_line(f"{event.message} {event.hint}", 400))
         self._changed("turns", session.id)
         if session.status != was:
-            hidden = self.layout.zoomed or session.id not in self.layout.slots
+            hidden = session.id not in self.layout.shown
             session.unread = session.unread or (hidden and session.id != self.focused and not session.busy)
             self._changed("sessions", session.id)
         if isinstance(event, Finished) and was != session.status:

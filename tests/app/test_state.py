@@ -536,13 +536,34 @@ def test_only_what_stays_readable_is_shown(
     assert grid(count, *size) == expected
 
 
+def test_panes_come_back_as_they_were_when_a_window_grows_again(state: AppState) -> None:
+    first, *others = [state.focused, *(state.new_session().id for _ in range(5))]
+    second, third, _, fifth, sixth = others
+    state.layout.slots = before = [first, second, third, sixth]
+    state.focus(sixth)
+    assert state.panes(4) == before
+    assert state.panes(2) == [first, sixth]
+    assert state.panes(1) == [sixth]
+    assert state.panes(4) == before
+    state.focus(third)  # hidden in a small window
+    assert state.panes(2) == [first, third]
+    assert state.panes(4) == before
+    state.panes(2)
+    state.focus(fifth)  # without a pane: it takes that of the chat which was looked at
+    assert state.panes(2) == [first, fifth]
+    assert state.panes(4) == [first, second, fifth, sixth]
+    state.toggle_zoom()
+    assert state.panes(4) == [fifth]
+    state.toggle_zoom()
+    assert state.panes(4) == [first, second, fifth, sixth]
+
+
 def test_a_hidden_chat_that_finished_is_marked_until_it_is_looked_at(state: AppState) -> None:
     first = state.current
     state.submit(first.id, "x")
     state.new_session()
     state.layout.name = "1"
     state.panes(1)
-    state.layout.slots = [state.focused]
     state.apply(Delta(first.id, 1, "x", [1]))
     assert not first.unread
     state.apply(finished(first.id, 1))

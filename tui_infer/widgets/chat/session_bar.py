@@ -60,7 +60,7 @@ class SessionBar(PartsBar):
         color = session_color(self.app.current_theme, session.color)
         mark, mark_color = MARKS[session.status]
         here = session.id == self._state.focused
-        shown = here or session.id in self._state.layout.slots
+        shown = here or session.id in self._state.layout.shown
         action = f"app.focus_chat({session.id!r})"
         _, background = self.background_colors
         ground = (
