@@ -62,8 +62,10 @@ class StepWatch:
         """
         session, number = command.session, command.step
         if command.kind == "step" and number <= self._step:
-            hint = f"Give a step from {self._step + 1} on."
-            raise RequestError(f"Step {number} cannot be waited for: the engine is at {self._step}.", hint)
+            hint = f"Give a step from {self._step + 1:,} on."
+            raise RequestError(
+                f"Step {number:,} cannot be waited for: the engine is at {self._step:,}.", hint
+            )
         if command.kind in OF_A_SESSION and session and session not in self._sessions.values():
             raise RequestError(
                 f"Session {session!r} is unknown to the engine: it has not asked anything yet.",
@@ -94,9 +96,9 @@ class StepWatch:
         if self._wanted is None or not self._stepped:
             return ""
         wanted, self._wanted = self._wanted, None
-        what = f"step {wanted.step}" if wanted.kind == "step" else WANTED[wanted.kind]
+        what = f"step {wanted.step:,}" if wanted.kind == "step" else WANTED[wanted.kind]
         of = f" of {wanted.session}" if wanted.session and wanted.kind in OF_A_SESSION else ""
-        return f"the work ended at step {self._step}, before {what}{of}"
+        return f"the work ended at step {self._step:,}, before {what}{of}"
 
     # --- judging -----------------------------------------------------------------------------------
 
@@ -111,7 +113,7 @@ class StepWatch:
         return evicted
 
     def _judge(self, wanted: RunUntil, record: StepRecord, evicted: list[tuple[int, int]]) -> str:
-        at = f"at step {record.index}"
+        at = f"at step {record.index:,}"
         match wanted.kind:
             case "allocation":
                 for change in record.block_changes:
@@ -133,13 +135,13 @@ class StepWatch:
             case "graph_change":
                 if record.decode_tokens and self._decoded and record.graph_size != self._graph:
                     now, before = _run_by(record.graph_size), _run_by(self._graph)
-                    return f"step {record.index} {now}, the decode step before it {before}"
+                    return f"step {record.index:,} {now}, the decode step before it {before}"
             case "eager":
                 if record.decode_tokens and record.mode == "eager":
-                    return f"step {record.index} decoded eager: {record.reason}"
+                    return f"step {record.index:,} decoded eager: {record.reason}"
             case "step":
                 if record.index >= wanted.step:
-                    return f"step {record.index} was run"
+                    return f"step {record.index:,} was run"
         return ""
 
     def _prefix_hit(self, wanted: RunUntil, record: StepRecord, at: str) -> str:
