@@ -56,6 +56,7 @@ class AppState(EngineState):
     stale_events: int = 0
     _requests: dict[tuple[str, int], int] = field(default_factory=dict)  # by session and epoch, under way
     _traces: dict[int, AnswerTrace] = field(default_factory=dict)
+    _away: set[int] = field(default_factory=set)  # requests that were preempted and not computed since
     _told_slow: bool = False  # once is enough, however often the engine starts
 
     def __post_init__(self) -> None:
@@ -79,6 +80,7 @@ class AppState(EngineState):
         self.timeline = Timeline(self.history, self.mirror)
         self.past = self.moment = None
         self._traces.clear()
+        self._away.clear()
         self.log.clear()
         self.load.lost()
         self.until, self.pause_reason = None, ""
@@ -191,6 +193,8 @@ class AppState(EngineState):
         for record in event.records:
             doing |= dict.fromkeys(record.preempted, "queued")
             doing |= {row.request: "prefill" for row in record.rows if row.prefill}
+        for request, what in doing.items():
+            (self._away.add if what == "queued" else self._away.discard)(request)
         for session in self.sessions.values():
             now = doing.get(session.request) if session.busy and session.request is not None else None
             if now is not None and now != session.status and "queued" in (now, session.status):
@@ -204,6 +208,7 @@ class AppState(EngineState):
         if isinstance(event, Started):
             self._requests[key] = event.request
         elif (request := self._requests.pop(key, None)) is not None:
+            self._away.discard(request)
             self.log.ended(request, event.reason)
 
     def _apply_to_session(self, event: Started | Delta | Finished | Rejected) -> None:
@@ -241,6 +246,8 @@ class AppState(EngineState):
                 by_hand = clock.by_hand and clock.stands
                 now = clock.read(self.clock())
                 session.receive(sanitize(event.text), event.token_ids, now, by_hand=by_hand)
+                if session.request in self._away:  # what it made before comes behind the news of that
+                    session.status = "queued"
             case Finished():
                 if session.busy:
                     self._finish(session, event)

@@ -73,11 +73,13 @@ def test_a_preempted_chat_waits_until_it_is_computed_again(state: AppState) -> N
     state.apply(Delta(session.id, 1, "He", [4]))
     state.apply(Steps([replace(step(4, [StepRow(9, 4, 1, False)]), preempted=(7,))]))
     assert session.status == "queued"
+    state.apply(Delta(session.id, 1, "l", [5]))  # computed before, and sent a little later
     state.apply(Steps([step(5, [StepRow(9, 5, 1, False)])]))
     assert session.status == "queued"
+    assert session.turns[-1].text == "Hel"
     state.apply(Steps([step(6, [StepRow(7, 4, 4, True)])]))
     assert session.status == "prefill"
-    state.apply(Delta(session.id, 1, "llo", [5]))
+    state.apply(Delta(session.id, 1, "lo", [6]))
     assert session.status == "streaming"
 
 
