@@ -18,7 +18,7 @@ def numbers_of(comparison: Comparison, session: SessionState) -> tuple[str, str]
         rate = session.live_tokens_per_s
         doing = {"queued": "waiting", "prefill": "reading the prompt"}.get(session.status, "")
         return _joined(doing, tokens, "" if rate is None else f"{rate:.1f} tok/s"), _ending(session, answer)
-    ttft = "" if stats.ttft_s is None else f"TTFT {_duration(stats.ttft_s)}"
+    ttft = "" if stats.ttft_s is None else f"first {_duration(stats.ttft_s)}"
     rate = stats.decode_tokens_per_s
     speed = "" if rate is None else f"{rate:.1f} tok/s"
     cached = f"{stats.cached_tokens}/{stats.prompt_tokens} cached" if stats.cached_tokens else ""

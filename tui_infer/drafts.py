@@ -41,6 +41,8 @@ class Drafts:
         self._timer: Timer | None = None
         self._counting = False
         self._reading: set[str] = set()
+        self._counted_by = ""  # the model whose tokens these are; none gives guesses
+        app.state.subscribe("engine", self._engine_changed)
 
     # --- counting ----------------------------------------------------------------------------------
 
@@ -55,7 +57,25 @@ class Drafts:
                 self._show(session.id)
             return
         self._due.add(session.id)
-        if self._timer is None and not self._counting:
+        self._wait()
+
+    @property
+    def _model(self) -> str:
+        status = self._app.state.status
+        return status.model_path if status is not None else ""
+
+    def _engine_changed(self, _: str) -> None:
+        """With another model, or the first one, a draft has other tokens."""
+        if self._model != self._counted_by:
+            self._counted_by = self._model
+            for chat in self._counts:
+                if chat in self._app.state.sessions:
+                    self._due.add(chat)
+            self._wait()
+
+    def _wait(self) -> None:
+        """Count a moment later what is due, if anything is and no count is under way."""
+        if self._due and self._timer is None and not self._counting:
             self._timer = self._app.set_timer(COUNT_S, self._begin, name="draft count")
 
     def _begin(self) -> None:
@@ -67,8 +87,7 @@ class Drafts:
             self._app.run_worker(self._count(sessions), group="drafts")
 
     async def _count(self, sessions: list[SessionState]) -> None:
-        status = self._app.state.status
-        path = status.model_path if status is not None else ""
+        path = self._model
         try:
             for session in sessions:
                 said = read(session.draft)
@@ -81,10 +100,9 @@ class Drafts:
                 self._show(session.id)
         finally:
             self._counting = False
-        for chat in self._due:
-            if chat in self._app.state.sessions:
-                self.changed(self._app.state.sessions[chat])
-                break
+        if path != self._model:  # it came meanwhile
+            self._due.update(session.id for session in sessions)
+        self._wait()
 
     def _measure(self, text: str, rest: list[str], path: str) -> Draft:
         """On a thread."""

@@ -15,6 +15,7 @@ from tests.waiting import wait_until
 from tui_infer.app import TuiInferApp
 from tui_infer.config import Preset, Settings
 from tui_infer.mentions import Included, include
+from tui_infer.token_count import Count
 from tui_infer.widgets.chat.assist import Assist
 from tui_infer.widgets.chat.prompt import Prompt
 
@@ -393,6 +394,20 @@ async def test_while_files_are_read_no_later_prompt_overtakes_them(
 
 
 # --- the meter -------------------------------------------------------------------------------------
+
+
+async def test_a_draft_that_was_guessed_is_counted_once_the_model_is_known(
+    default_model_dir: Path, tmp_path: Path
+) -> None:
+    client = ScriptedClient("x", hold=True)
+    async with running(client) as (app, pilot):
+        await type_text(pilot, "12456")
+        await wait_until(lambda: app.drafts.of(app.state.current).count == Count(2, exact=False))
+        client.become_ready(model_path=str(default_model_dir))
+        await wait_until(lambda: app.drafts.of(app.state.current).count == Count(5))
+        await wait_until(lambda: "draft +5" in screen_text(app))
+        client.become_ready(model_path=str(tmp_path))  # another model, without a tokenizer
+        await wait_until(lambda: app.drafts.of(app.state.current).count == Count(2, exact=False))
 
 
 async def test_the_border_says_what_the_draft_adds_and_the_context_has() -> None:

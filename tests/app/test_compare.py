@@ -374,7 +374,7 @@ def test_the_head_of_a_column_has_its_numbers_and_how_it_ended(state: AppState) 
     first, second = comparison.columns(state)
     reply(state, first, "one two", end="length")
     assert numbers_of(comparison, first) == (
-        "TTFT 52 ms · 58.1 tok/s · 12 tok",
+        "first 52 ms · 58.1 tok/s · 12 tok",
         "finish: length · 32/40 cached",
     )
     reply(state, second, "one two")

@@ -341,7 +341,7 @@ async def test_compare_shows_columns_side_by_side_with_their_numbers() -> None:
         assert "compare Tell me" in shown
         for label in ("temperature 0 ", "temperature 0.7", "temperature 1.2"):
             assert label in shown
-        assert shown.count("TTFT 50 ms") == 3
+        assert shown.count("first 50 ms") == 3
         assert shown.count("· 8 tok") == 3
         assert shown.count("the same words in every column") == 3
         assert app.state.prompts == ["/compare temperature=0,0.7,1.2 Tell me"]
