@@ -71,7 +71,6 @@ class Keeper:
         self._due = False
         self._results: deque[tuple[_Record | None, Future, Callable[[], None] | None]] = deque()
         self._failing: set[_Record | None] = set()  # None is what belongs to no chat
-        self._problem = ""
         self._prompts = 0
         self._unwritten: list[str] = []  # prompts
         self._layout = ""
@@ -254,7 +253,7 @@ class Keeper:
             self._failed(record, error)
             if failed is not None:
                 failed()
-        if self._problem and not self._failing:
+        if self.problem and not self._failing:
             self._tell("")
             self._state.notice("Chats are saved again", "What could not be written is on the disk now.")
         if self._dirty:
@@ -265,19 +264,19 @@ class Keeper:
             record.saved = snapshot.Saved()
         self._dirty.add("")
         problem = words_of(error) if isinstance(error, Exception) else repr(error)
-        if problem != self._problem:
+        if problem != self.problem:
             self._tell(problem)
             self._state.notice(TITLE, f"{problem} They go on in memory, and saving is tried again.", "error")
 
     def _tell(self, problem: str) -> None:
         """Why chats are not saved, or that they are: marked as long as it is so."""
-        self._problem = self._state.unsaved = problem
+        self._state.unsaved = problem
         self._state.announce("engine")
 
     @property
     def problem(self) -> str:
         """Why chats are not on the disk now; empty where they are."""
-        return self._problem
+        return self._state.unsaved
 
     async def flush(self) -> None:
         """Save now, and wait until it is written or has failed."""
@@ -305,7 +304,7 @@ class Keeper:
         if not self.store.close():
             return f"The last changes of chats are not saved: {self.store.path} could not be written in time."
         self._drain()
-        return f"The last changes of chats are not saved: {self._problem}" if self._problem else ""
+        return f"The last changes of chats are not saved: {self.problem}" if self.problem else ""
 
 
 def _worth_keeping(state: AppState, session: SessionState) -> bool:
